@@ -1,7 +1,6 @@
 """What reaches sandboxes, shells and servers: the loader's defaults, shared sandboxes, directories, the application."""
 
 import asyncio
-import gc
 import json
 import zipfile
 from contextlib import suppress
@@ -382,22 +381,6 @@ async def test_the_application(
                 made = await client.post("/api/v1/skills", json=body, headers={"x-forwarded-user": "alice"})
                 assert made.status_code == code
         assert ("Everybody is anonymous" in caplog.text) is (not header)
-
-
-@on_sqlite
-async def test_collections_of_the_application_are_short(empty_url: str) -> None:
-    """A collection of garbage that stops a writer does not look at all that a process has loaded at its start."""
-    # The tests set aside what they have loaded, too.
-    gc.unfreeze()
-    loaded = len(gc.get_objects())
-    app = create_store_app(empty_url)
-    async with app.router.lifespan_context(app):
-        assert len(gc.get_objects()) < loaded / 4
-    assert len(gc.get_objects()) > loaded / 2
-    gc.freeze()
-    async with app.router.lifespan_context(app):
-        pass
-    assert gc.get_freeze_count() > loaded / 2, "what somebody else set aside stays so"
 
 
 @on_sqlite

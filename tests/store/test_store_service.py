@@ -289,19 +289,6 @@ async def test_renaming_to_another_case_of_itself(sessions: Sessions) -> None:
         assert (await service.get_skill(made.id, "alice")).name == "report"
 
 
-async def test_a_rehearsal_leaves_nothing(sessions: Sessions) -> None:
-    """Warming up writes nothing that anybody sees: no skill, no change, no revision; the session works afterwards."""
-    async with sessions() as session:
-        service = SkillService(session)
-        first = await service.create_skill(draft("first"), "alice")
-        await service.warm_up()
-        await service.warm_up()
-        assert [change.name for change in await service.list_changes(system=True)] == ["first"]
-        assert [skill.name for skill in await service.list_skills(system=True, everything=True)] == ["first"]
-        assert not await service.list_skills(system=True, everything=True, deleted=True)
-        assert (await service.create_skill(draft("second"), "alice")).revision == first.revision + 1
-
-
 async def test_purge_takes_files_and_tags(sessions: Sessions) -> None:
     """Nothing of a purged skill stays, and a deleted file is gone."""
     async with service_on(sessions) as service:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
@@ -558,6 +558,7 @@ class Policy:
         approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
             an operator who neither owns it nor made its last change.
         retention: How many days a deleted skill can be restored.
+        groups_before_system: Let what is shared with a group replace the system's skill of the same name.
     """
 
     limits: StoreLimits = field(default_factory=StoreLimits)
@@ -566,8 +567,25 @@ class Policy:
     approval: ApprovalRule = False
     retention: float = RETENTION_DAYS
 
+    groups_before_system: bool = False
+
     def __post_init__(self) -> None:
         days_of(self.retention)
+
+    @classmethod
+    def of(cls, policy: "Policy | None", options: Mapping[str, Any]) -> "Policy":
+        """Return a policy with some fields given by name; a field that is `None` keeps its default.
+
+        Raises:
+            TypeError: If there is no such field.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        unknown = sorted(given.keys() - cls.__dataclass_fields__.keys())
+        if unknown:
+            raise TypeError(
+                f"There is no option {', '.join(unknown)}. A Policy has: {', '.join(cls.__dataclass_fields__)}."
+            )
+        return replace(policy or cls(), **given)
 
     @property
     def retained(self) -> timedelta:

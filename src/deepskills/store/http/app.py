@@ -8,25 +8,21 @@ remove that header from what clients send. Without it everybody is anonymous, an
 nothing.
 """
 
-import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from deepskills._errors import SkillsError
 from deepskills.store import migrations
-from deepskills.store.db.engine import POOL_SIZE, create_store_engine
+from deepskills.store.db.engine import create_store_engine
 from deepskills.store.http.requests import CurrentUser
 from deepskills.store.http.routes import create_skills_router
-from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -73,10 +69,8 @@ def create_store_app(
             )
         # Any number of processes may start at once: one migrates while the others wait.
         await migrations.upgrade(engine)
-        await _warm_up(engine, sessions)
         try:
-            with _short_collections():
-                yield
+            yield
         finally:
             await engine.dispose()
 
@@ -92,45 +86,6 @@ def create_store_app(
     # Last: the page is mounted at `/`, where it would take every address that comes after it.
     _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
-
-
-async def _warm_up(engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession]) -> None:
-    """Let the first users of a new process wait no longer than later ones.
-
-    A connection to PostgreSQL is slow at first: it is opened, and the server plans each statement once per connection.
-    When fifty writers come at once to new processes, one of them would do so while all the others wait.
-    """
-    count = POOL_SIZE if engine.dialect.name == "postgresql" else 1
-    try:
-        async with AsyncExitStack() as used:
-            for _ in range(count):
-                async with sessions() as session:
-                    await SkillService(session).warm_up()
-                # The pool gives out what came back last. Held, so that the next round opens another one.
-                await used.enter_async_context(engine.connect())
-    # A database that can only be read, or a store at its limits, serves all the same.
-    except (SkillsError, SQLAlchemyError, OSError) as error:
-        logger.info("The first requests may take longer, because writing could not be rehearsed: %s", error)
-
-
-@contextmanager
-def _short_collections() -> Iterator[None]:
-    """Leave what a process has loaded by now, which it needs until its end, out of garbage collections.
-
-    A full collection visits every object, of which there are half a million after the imports, and stops the process
-    for a quarter of a second or more, every few seconds under load. If a writer is stopped, it holds the store's lock,
-    and the writers of all processes wait for it.
-    """
-    is_first = gc.get_freeze_count() == 0
-    # What is garbage now would otherwise never be found.
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        # Not what an application around this one has frozen for itself.
-        if is_first:
-            gc.unfreeze()
 
 
 def _mount_page(
