@@ -33,6 +33,7 @@ from deepskills.store.db.models import (
     with_tags_and_groups,
 )
 from deepskills.store.db.repositories import (
+    READ,
     STAMP_BITS,
     HistoryRepository,
     SkillFileRepository,
@@ -48,6 +49,7 @@ from deepskills.store.rules import (
     check_groups,
     check_rename,
     check_right,
+    check_still_in_groups,
     check_text,
     owns,
     taken,
@@ -145,6 +147,8 @@ class Changes:
         # If there is nothing to do, leave no trace: no revision, no time, no entry in the log.
         if not has_new_contents and not has_new_readers:
             return
+        if has_new_contents:
+            check_still_in_groups(skill, shared_with, writer, self._policy.limits)
         if has_new_readers:
             # Group members may write text, but only the owner decides who reads the skill.
             check_right(skill, writer, "own")
@@ -181,6 +185,19 @@ class Changes:
         may_require = before.may_require or document.may_require
         if has_new_text and may_require and values.text is not None:
             await self._skills.set_requires(skill.id, values.text.requires)
+        await self._trim_history(skill.owner_id)
+
+    async def _trim_history(self, owner_id: str | None) -> None:
+        """Remove the oldest former versions of an owner's skills that are too many."""
+        most = self._policy.limits.history_bytes
+        if most is not None and owner_id is not None:
+            beyond = await self._history.oldest_beyond(owner_id, most)
+            if beyond:
+                await self._history.forget(beyond)
+
+    async def log_read(self, skill: Skill, reader: Viewer) -> None:
+        """Log that an operator read somebody's private skill; the skill itself stays as it is."""
+        await self._history.log(self._entry(skill, reader, READ, now(), shared_with={}))
 
     async def advance(
         self,

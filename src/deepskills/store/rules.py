@@ -103,6 +103,8 @@ class StoreLimits:
         extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
         owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
         owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
+        history_bytes: How many bytes the former versions of a user's skills may take together; the oldest go first.
+            `None` for any number.
         own_groups_only: Whether users can share skills only with groups that they are in. Agents trust what is shared
             with their user's groups: if this is off, anybody who knows a group's name can give a skill to its members.
     """
@@ -113,6 +115,7 @@ class StoreLimits:
     extensions: frozenset[str] | None = None
     owner_skills: int | None = None
     owner_bytes: int | None = None
+    history_bytes: int | None = None
     own_groups_only: bool = True
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
@@ -353,11 +356,11 @@ def _key(what: str, given: object) -> str:
 
 
 class Reason(IntEnum):
-    """Why somebody sees a skill; among skills with the same name the first reason wins."""
+    """Why somebody sees a skill; among skills with the same name the first reason wins (see `Viewer.rank`)."""
 
     OWN = 0
-    GROUP = 1
-    SYSTEM = 2
+    SYSTEM = 1
+    GROUP = 2
     PUBLIC = 3
 
 
@@ -382,6 +385,14 @@ class Viewer:
 
     needs_approval: bool = False
     """Whether other users' public skills are visible only when approved."""
+
+    prefers_groups: bool = False
+    """Whether what groups share comes before the system's."""
+
+    def rank(self, reason: Reason) -> int:
+        """Return where skills seen for a reason stand among those with the same name."""
+        swapped = {Reason.GROUP: Reason.SYSTEM, Reason.SYSTEM: Reason.GROUP} if self.prefers_groups else {}
+        return int(swapped.get(reason, reason))
 
 
 Need: TypeAlias = Literal["write", "own", "remove", "operate"]
@@ -439,7 +450,8 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
     allowed = {
         "write": is_own or by_group,
         "own": is_own,
-        "remove": is_own or writer.is_operator,
+        # System skills belong to the operator's code: an operator who signs in may hide one, and nothing else.
+        "remove": is_own or (writer.is_operator and skill.owner_id is not None),
         "operate": writer.is_operator,
     }
     if not allowed[need]:
@@ -500,6 +512,20 @@ def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -
     strange = sorted(set(groups) - writer.groups)
     if strange and not may_share_with_any(writer, limits):
         raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share only with your own groups.")
+
+
+def check_still_in_groups(skill: Guarded, groups: Collection[str], writer: Viewer, limits: StoreLimits) -> None:
+    """Check that an owner who changes a skill is still in the groups whose agents get it.
+
+    Raises:
+        SkillPermissionError: If the owner has left one of them and the limits require it.
+    """
+    left = sorted(set(groups) - writer.groups)
+    if owns(skill, writer) and left and not may_share_with_any(writer, limits):
+        raise SkillPermissionError(
+            f"You are no longer in the group {quoted(left[0])}, which gets the skill {quoted(skill.name)}. "
+            "Stop sharing it with that group first."
+        )
 
 
 def as_id(given: object) -> UUID | None:
@@ -600,7 +626,7 @@ class Policy:
         user = owner_key(user_id)
         if system:
             return Viewer(is_operator=True, is_system=True, needs_approval=bool(self.approval))
-        viewer = Viewer(user, needs_approval=bool(self.approval))
+        viewer = Viewer(user, needs_approval=bool(self.approval), prefers_groups=self.groups_before_system)
         if user is not None and self.groups_of is not None:
             viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
         if user is not None and self.is_operator is not None:

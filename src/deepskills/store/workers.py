@@ -69,6 +69,11 @@ class InFlight:
         self._held = 0
         self._lock = threading.Lock()
 
+    @property
+    def held(self) -> int:
+        """How many bytes are held now."""
+        return self._held
+
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
         """Hold so many bytes; what is larger than everything together is let in alone.

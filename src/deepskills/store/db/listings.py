@@ -280,7 +280,7 @@ class ListingRepository:
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> Select[Any]:
         """Return the query for the skills seen for one reason, or for all skills of all owners."""
-        rank = -1 if reason is None else int(reason)
+        rank = -1 if reason is None else viewer.rank(reason)
         query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
         query = query.add_columns(first.label("since"))
         if after is not None:
@@ -441,7 +441,7 @@ class ListingRepository:
     async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
         """Return what an agent's run needs of each visible skill; the first with a name counts."""
         found: list[Head] = []
-        for reason in sorted(chosen.reasons):
+        for reason in sorted(chosen.reasons, key=viewer.rank):
             # In the database, so that frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))

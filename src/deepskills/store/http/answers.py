@@ -8,6 +8,7 @@ import datetime as dt
 import hashlib
 import logging
 import stat
+import time
 import zipfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
@@ -42,7 +43,7 @@ from deepskills.store.errors import (
 )
 from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
-from deepskills.store.workers import Turns, computed
+from deepskills.store.workers import Turns, computed, in_flight
 
 logger = logging.getLogger("deepskills")
 
@@ -462,17 +463,45 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
+                begun = time.monotonic()
                 try:
-                    return cached(request, await handler(request))
+                    return _measured(self.path, begun, request, cached(request, await handler(request)))
                 except Exception as error:
                     if not isinstance(error, _OWN) and _is_for_the_application(request, error):
                         raise
-                    return failed(error, self.challenge)
+                    return _measured(self.path, begun, request, failed(error, self.challenge))
 
             return handle
 
     return EnvelopeRoute
 
+
+def _measured(path: str, begun: float, request: Request, response: Response) -> Response:
+    """Return an answer whose time was measured, if the extra `otel` is installed."""
+    if _durations is not None:
+        route = {"http.route": path, "http.request.method": request.method}
+        _durations.record(time.monotonic() - begun, {**route, "http.response.status_code": response.status_code})
+    return response
+
+
+def _histogram() -> Any:  # noqa: ANN401 - an instrument, if OpenTelemetry is installed
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return None
+    meter = metrics.get_meter("deepskills.store")
+    meter.create_observable_gauge(
+        "deepskills.store.bytes_in_flight",
+        [lambda _options: [metrics.Observation(in_flight.held)]],
+        unit="By",
+        description="How many bytes of requests the process works on.",
+    )
+    return meter.create_histogram(
+        "deepskills.store.request.duration", unit="s", description="How long requests to the store took."
+    )
+
+
+_durations = _histogram()
 
 VARY = "Authorization, Cookie"
 """What an answer depends on, beside its address."""

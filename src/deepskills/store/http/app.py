@@ -5,24 +5,29 @@
 The database comes from `DEEPSKILLS_DATABASE_URL`, or is a SQLite file in the working directory. The user comes from the
 header that `DEEPSKILLS_USER_HEADER` names, which a trusted proxy sets after it has signed the user in; the proxy must
 remove that header from what clients send. Without it everybody is anonymous, and can read what is public but write
-nothing.
+nothing. Groups, operators, approval and limits come from the environment or a file as well, see `settings.py`.
 """
 
 import logging
 import os
+import unicodedata
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from html import escape
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
 from deepskills.store import migrations
-from deepskills.store.db.engine import create_store_engine
+from deepskills.store.db.engine import create_store_engine, unavailable
 from deepskills.store.http.requests import CurrentUser
 from deepskills.store.http.routes import create_skills_router
+from deepskills.store.http.settings import policy_options
+from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -56,6 +61,7 @@ def create_store_app(
         policy: The options of `create_skills_router`, such as `groups_of`, `is_operator` and `limits`.
     """
     url = database_url or os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
+    policy = policy_options(os.environ) | policy
     engine = create_store_engine(url)
     sessions: async_sessionmaker[AsyncSession] = async_sessionmaker(engine)
     header = os.environ.get(USER_VARIABLE, "").strip()
@@ -74,18 +80,54 @@ def create_store_app(
         finally:
             await engine.dispose()
 
-    app = FastAPI(title="Skills", lifespan=lifespan)
+    # FastAPI's own documentation loads scripts from elsewhere, and its redirects go where `Host` says.
+    app = FastAPI(title="Skills", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(create_skills_router(sessions, user, **policy), prefix=PREFIX)
     app.state.session_factory = sessions
-
-    @app.get("/health", include_in_schema=False)
-    async def health() -> dict[str, str]:
-        """Answer as long as the process is up."""
-        return {"status": "ok"}
+    _add_status(app, sessions)
 
     # Last: the page is mounted at `/`, where it would take every address that comes after it.
     _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
+
+
+def _add_status(app: FastAPI, sessions: async_sessionmaker[AsyncSession]) -> None:
+    """Add what tells how the server is, and the documentation."""
+
+    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
+    async def health() -> dict[str, str]:
+        """Answer as long as the process is up."""
+        return {"status": "ok"}
+
+    @app.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
+    async def ready() -> Response:
+        """Answer 200 if the database answers and has the store's tables, and 503 if not."""
+        try:
+            async with sessions() as session:
+                await SkillService(session).last_revision()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this process cannot serve
+            logger.error("The store is not ready: %s", unavailable(error) or type(error).__name__)  # noqa: TRY400 - one line
+            return JSONResponse({"status": "unavailable"}, 503, {"Retry-After": "5"})
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """List the operations, without any script."""
+        return HTMLResponse(_documentation(app.openapi()), headers={"Content-Security-Policy": "default-src 'none'"})
+
+
+def _documentation(schema: Mapping[str, Any]) -> str:
+    rows = [
+        f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
+        f"<td>{escape(operation.get('description', operation.get('summary', '')))}</td></tr>"
+        for path, operations in schema["paths"].items()
+        for method, operation in operations.items()
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Skills: operations</title></head><body>'
+        '<h1>Operations</h1><p>In full: <a href="openapi.json">openapi.json</a></p><table><thead><tr><th>Method</th>'
+        f"<th>Address</th><th>What it does</th></tr></thead><tbody>{''.join(rows)}</tbody></table></body></html>"
+    )
 
 
 def _mount_page(
@@ -113,6 +155,16 @@ class _PageMount(Mount):
 
 def _user_of_header(name: str) -> CurrentUser:
     def current_user(request: Request) -> str | None:
-        return request.headers.get(name) if name else None
+        given = request.headers.getlist(name) if name else []
+        if len(given) > 1:
+            raise HTTPException(400, "The header with the user was sent more than once.")
+        try:
+            # Servers read headers as Latin-1, whatever the proxy sent.
+            user = given[0].encode("latin-1").decode() if given else None
+        except UnicodeError:
+            raise HTTPException(400, "The header with the user is not UTF-8.") from None
+        if user is not None and any(unicodedata.category(sign) == "Cc" for sign in user):
+            raise HTTPException(400, "The header with the user holds control characters.")
+        return user
 
     return current_user

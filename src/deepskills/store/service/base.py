@@ -23,7 +23,7 @@ from deepskills.store.db.models import (
     split_tags,
 )
 from deepskills.store.db.repositories import HistoryRepository, SkillFileRepository, SkillRepository
-from deepskills.store.db.transactions import Transactions, reads
+from deepskills.store.db.transactions import Transactions, reads, reads_once, writes
 from deepskills.store.document import Document
 from deepskills.store.errors import (
     SkillStaleError,
@@ -198,6 +198,21 @@ class Operations:
             size=sum(file.size for file in files) + len(text.render()),
             **vars(text),
         )
+
+    async def _note_read(self, skill_id: UUID, viewer: Viewer) -> None:
+        """Log that an operator read a skill that only operators and the owner's people may see."""
+        if viewer.is_operator and not viewer.is_system and await self._is_private(skill_id, viewer):
+            await self._log_read(skill_id, viewer)
+
+    @reads_once
+    async def _is_private(self, skill_id: UUID, viewer: Viewer) -> bool:
+        return not await self._listings.visible_ids([skill_id], viewer)
+
+    @writes
+    async def _log_read(self, skill_id: UUID, viewer: Viewer) -> None:
+        skill = await self._skills.get(skill_id, viewer, files=False)
+        if skill is not None:
+            await self._changes.log_read(skill, viewer)
 
     async def _must_leave_approval(self, skill: Skill, writer: Viewer) -> bool:
         """Whether others have to approve, because the writer owns the skill or was the last to change it."""

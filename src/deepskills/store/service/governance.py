@@ -12,7 +12,9 @@ from deepskills.store.db.models import (
 from deepskills.store.db.repositories import APPROVED, Replaced
 from deepskills.store.db.transactions import reads, writes
 from deepskills.store.errors import (
+    SkillConflictError,
     SkillPermissionError,
+    SkillQuotaError,
 )
 from deepskills.store.rules import (
     UserId,
@@ -53,7 +55,8 @@ class Governance(Operations):
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If this user may not hand it over.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If the new owner has a skill with that name.
+            SkillConflictError: If the new owner has a skill with that name; for others than operators also if the new
+                owner cannot keep more.
             SkillQuotaError: If the new owner would be over the quota.
         """
         writer = await self._policy.writer(user_id, system=system)
@@ -63,8 +66,14 @@ class Governance(Operations):
     async def _give(self, skill_id: UUID, owner: str, writer: Viewer, expected_revision: int | None) -> Skill:
         skill = await self._locked(skill_id, writer, "remove", expected_revision)
         if skill.owner_id != owner:
-            await self._changes.check_name_free(skill.name, owner)
-            await self._changes.check_quota(owner, skill.size, tells=writer.is_operator)
+            try:
+                await self._changes.check_name_free(skill.name, owner)
+                await self._changes.check_quota(owner, skill.size)
+            except (SkillConflictError, SkillQuotaError):
+                if writer.is_operator:
+                    raise
+                # Which of both it is would tell of the other's skills.
+                raise SkillConflictError("The skill cannot be handed over to this user. Ask an operator.") from None
             # Two entries, because each owner's log shows what happened to their skills.
             await self._changes.advance(skill, writer, "handed-over")
             skill.owner_id = owner

@@ -89,7 +89,9 @@ class History(Writing):
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._version(known_id(skill_id), viewer, revision, contents=contents)
+        found = await self._version(known_id(skill_id), viewer, revision, contents=contents)
+        await self._note_read(found.id, viewer)
+        return found
 
     @reads
     async def _version(self, skill_id: UUID, viewer: Viewer, revision: int, *, contents: bool) -> Skill:
@@ -127,6 +129,7 @@ class History(Writing):
                 raise SkillBusyError("Too many comparisons are asked for at once. Try again in a moment.") from None
             # Read in its turn: those who wait hold no contents in memory.
             before, after = await self._compared(known_id(skill_id), viewer, old, new)
+            await self._note_read(known_id(skill_id), viewer)
             size = sum(map(len, (*before.values(), *after.values())))
             return await computed(size, lambda: difference(before, after, max_length))
 
@@ -232,7 +235,9 @@ class History(Writing):
 
     @reads_once
     async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
-        return list(await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit))
+        return list(
+            await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit, reads=True)
+        )
 
     async def watch(
         self,
@@ -255,7 +260,7 @@ class History(Writing):
         """
         viewer = await self._policy.viewer(user_id, system=system)
         async with Notices(self._session, interval) as notices:
-            last = await self._last_revision() if since is None else since
+            last = await self.last_revision() if since is None else since
             while True:
                 changes = await self._changes_since(last, viewer)
                 for change, is_seen in changes:
@@ -268,7 +273,8 @@ class History(Writing):
                     viewer = await self._policy.viewer(user_id, system=system)
 
     @reads_once
-    async def _last_revision(self) -> int:
+    async def last_revision(self) -> int:
+        """Return the revision of the store's last change."""
         return await self._history.last_revision()
 
     @reads

@@ -159,9 +159,10 @@ class Reading(Operations):
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        if not contents:
-            return await self._listed(known_id(skill_id), viewer)
-        return await self._shown(known_id(skill_id), viewer, contents=contents)
+        key = known_id(skill_id)
+        found = await (self._shown(key, viewer, contents=True) if contents else self._listed(key, viewer))
+        await self._note_read(found.id, viewer)
+        return found
 
     @reads_once
     async def _listed(self, skill_id: UUID, viewer: Viewer) -> Skill:
@@ -169,24 +170,19 @@ class Reading(Operations):
 
     async def get_skill_by_name(
         self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
-    ) -> Skill:
-        """Return the skill with that name, ignoring case.
+    ) -> Skill | None:
+        """Return the skill with that name, ignoring case; `None` if this user can see no such skill.
 
-        The user's own comes first, then one shared with the user's groups, then the system's, then public ones. Of
+        The user's own comes first, then the system's, then one shared with the user's groups, then public ones. Of
         several, the one that has had the name longest is returned, counting from when others could see it.
-
-        Raises:
-            SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
         return await self._named(name, viewer, contents=contents)
 
     @reads
-    async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill:
+    async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill | None:
         found = await self._skills.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
-        if found is None:
-            raise SkillNotFoundError(f"There is no skill named {quoted(name)}. List the skills to see which exist.")
-        return await self._shown(found, viewer, contents=contents)
+        return None if found is None else await self._shown(found, viewer, contents=contents)
 
     async def read_file(
         self, skill_id: UUID, path: str, user_id: UserId | None = None, *, system: bool = False
@@ -198,7 +194,9 @@ class Reading(Operations):
             SkillFileNotFoundError: If the skill has no file at that path.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._content(known_id(skill_id), storable(path), viewer)
+        content = await self._content(known_id(skill_id), storable(path), viewer)
+        await self._note_read(known_id(skill_id), viewer)
+        return content
 
     @reads
     async def _content(self, skill_id: UUID, path: str, viewer: Viewer) -> bytes:

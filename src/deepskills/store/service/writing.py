@@ -278,13 +278,11 @@ class Writing(Operations):
         skill.deleted_at = skill.updated_at
 
     async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
-        needing = await self._skills.required_by(skill, MAX_NAMED)
+        # Of skills that the writer may not see nothing is told, not even that there are some.
+        needing = await self._skills.required_by(skill, writer, MAX_NAMED)
         if not needing:
             return
-        # Skills that the writer may not see are counted, not named.
-        seen = await self._listings.existing({other.id for other in needing}, writer)
-        names = [quoted(other.name) for other in needing if other.id in seen]
-        shown = ", ".join(names) if names else "skills of other users"
+        shown = ", ".join(quoted(other.name) for other in needing)
         raise SkillConflictError(
             f"The skill {quoted(skill.name)} is required by {shown}. Change those first, or delete it with `force`."
         )
