@@ -362,6 +362,10 @@ async def shown_skill(
             spool.write(separator + part)
             separator = b","
     spool.write(b"]}}" if separator == b"," else b',"files":[]}}')
+    if spool.tell() <= PIECE_BYTES:
+        with spool:
+            spool.seek(0)
+            return as_json(spool.read(), code, headers)
     return StreamingResponse(_sent(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
 
 
@@ -507,6 +511,12 @@ VARY = "Authorization, Cookie"
 """What an answer depends on, beside its address."""
 
 
+def is_known(request: Request, tag: str) -> bool:
+    """Whether the client has the answer with that `ETag` already."""
+    known = {given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")}
+    return tag in known or "*" in known
+
+
 def cached(request: Request, response: Response) -> Response:
     """Return an answer that browsers may keep and proxies may not, or a 304 if the client has it already."""
     if request.method != "GET":
@@ -515,8 +525,7 @@ def cached(request: Request, response: Response) -> Response:
     response.headers.setdefault("Vary", VARY)
     if "ETag" not in response.headers and not isinstance(response, StreamingResponse):
         response.headers["ETag"] = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
-    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
-    if response.headers.get("ETag") not in known and "*" not in known:
+    if "ETag" not in response.headers or not is_known(request, response.headers["ETag"]):
         return response
     kept = ("etag", "cache-control", "vary")
     return Response(

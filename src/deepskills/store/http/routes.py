@@ -37,6 +37,8 @@ from deepskills.store.http.answers import (
     archive_of,
     as_json,
     documented_errors,
+    etag,
+    is_known,
     route_class,
     sent_archive,
     shown_file,
@@ -206,13 +208,16 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
     async def get_skill(
         skill_id: UUID,
+        request: Request,
         service: service_type,
         user: user_type,
         contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         """Get a skill with its files, with or without their contents. The `ETag` names its revision."""
         skill = await service.get_skill(skill_id, user, contents=False)
-        return await shown_skill(skill, read=parts if contents else None)
+        # What the client has is not put together again.
+        has_it = is_known(request, etag(skill.revision)["ETag"])
+        return await shown_skill(skill, read=parts if contents and not has_it else None)
 
     @router.put(
         "/skills/{skill_id}",

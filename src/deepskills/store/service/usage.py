@@ -1,10 +1,9 @@
 """How skills are used, what they cost, and where they were delivered."""
 
 import datetime as dt
-import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -25,7 +24,6 @@ from deepskills.store.rules import (
     storable,
 )
 from deepskills.store.service.base import Operations, SkillFigures, UsageCount
-from deepskills.store.workers import computed
 
 MAX_EVENTS = 10_000
 """How many usage events one call accepts."""
@@ -124,14 +122,11 @@ class Usage(Operations):
         }
 
     async def note_delivery(
-        self, directory: str, skill_id: UUID, files: Iterable[bytes], user_id: UserId | None = None
+        self, directory: str, skill_id: UUID, digests: Sequence[str], user_id: UserId | None = None
     ) -> None:
         """Remember that the loader wrote a skill to a directory of a user's sandbox."""
         viewer = await self._policy.viewer(user_id)
-        contents = list(itertools.islice(files, MAX_DELIVERED))
-        size = sum(len(content) for content in contents)
-        digests = await computed(size, lambda: [hashlib.sha256(content).hexdigest() for content in contents])
-        await self._note(viewer.user or "", directory, skill_id, digests)
+        await self._note(viewer.user or "", directory, skill_id, list(digests[:MAX_DELIVERED]))
 
     @counts
     async def _note(self, user_key: str, directory: str, skill_id: UUID, digests: list[str]) -> None:
