@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import event, func, insert, select, text
-from store_support import Sessions, draft, draft_with_files, on_postgres, on_sqlite, service_on
+from store_support import Sessions, by_name, draft, draft_with_files, on_postgres, on_sqlite, service_on
 
 from deepskills import SkillFormatError, SkillNotFoundError
 from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
@@ -126,7 +126,7 @@ async def test_searching_in_the_database(sessions: Sessions) -> None:
         assert await found("发票") == ["cjk"]
         for odd in ("", "'", '"', "a:b", "*", ":*", "NEAR(", "\\", "!", "&|", "\x00", "x" * 5_000):
             assert await found(odd) == []
-        renamed = await service.get_skill_by_name("reports", "a")
+        renamed = await by_name(service, "reports", "a")
         await service.save_skill(renamed.id, draft("numbers", description="Adds up."), None, "a")
         assert (await found("weekly"), await found("numbers")) == ([], ["numbers"])
         await service.delete_skill(renamed.id, "a")
@@ -178,7 +178,7 @@ async def test_large_stores(sessions: Sessions, kind: str) -> None:
             "page": lambda: service.list_skills("alice", limit=50),
             "later page": lambda: service.list_skills("bob", limit=50, cursor=_cursor("skill-006000")),
             "search": lambda: service.list_skills("alice", q="rare", limit=20),
-            "name": lambda: service.get_skill_by_name("skill-007999", "alice"),
+            "name": lambda: by_name(service, "skill-007999", "alice"),
         }
         for what, work in calls.items():
             taken = []
@@ -205,7 +205,7 @@ async def test_get_by_name_reads_one_skill(sessions: Sessions) -> None:
             data = draft_with_files("popular", {"big.bin": b"x" * 1_000}, is_public=True)
             await service.create_skill(data, f"user-{number}")
         with statements(sessions) as seen:
-            got = await service.get_skill_by_name("popular", "alice")
+            got = await by_name(service, "popular", "alice")
     assert (got.owner_id, len(got.files)) == ("user-0", 1)
     assert len([statement for statement in seen if "deepskills_files" in statement]) == 1
     assert len(seen) <= 6

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from store_support import Sessions, draft, on_sqlite, service_on
 
 from deepskills.store import (
+    SkillConflictError,
     SkillPermissionError,
     SkillService,
     SkillUpdate,

@@ -14,7 +14,6 @@ from deepskills.store.db.transactions import reads, writes
 from deepskills.store.errors import (
     SkillConflictError,
     SkillPermissionError,
-    SkillQuotaError,
 )
 from deepskills.store.rules import (
     UserId,
@@ -55,8 +54,7 @@ class Governance(Operations):
             SkillNotFoundError: If there is no such skill that this user may see.
             SkillPermissionError: If this user may not hand it over.
             SkillStaleError: If its revision is not the expected one.
-            SkillConflictError: If the new owner has a skill with that name; for others than operators also if the new
-                owner cannot keep more.
+            SkillConflictError: If the new owner has a skill with that name.
             SkillQuotaError: If the new owner would be over the quota.
         """
         writer = await self._policy.writer(user_id, system=system)
@@ -68,12 +66,12 @@ class Governance(Operations):
         if skill.owner_id != owner:
             try:
                 await self._changes.check_name_free(skill.name, owner)
-                await self._changes.check_quota(owner, skill.size)
-            except (SkillConflictError, SkillQuotaError):
+            except SkillConflictError:
                 if writer.is_operator:
                     raise
-                # Which of both it is would tell of the other's skills.
+                # The name of a private skill is nothing to tell.
                 raise SkillConflictError("The skill cannot be handed over to this user. Ask an operator.") from None
+            await self._changes.check_quota(owner, skill.size, tells=writer.is_operator)
             # Two entries, because each owner's log shows what happened to their skills.
             await self._changes.advance(skill, writer, "handed-over")
             skill.owner_id = owner
