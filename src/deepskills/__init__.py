@@ -161,9 +161,7 @@ _ELSEWHERE = {
         ),
         "deepskills.extensions",
     ),
-    **dict.fromkeys(
-        ("SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"
-    ),
+    **dict.fromkeys(("SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"),
     **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
     **dict.fromkeys(("ScriptedChatModel", "call_tools", "skills_state"), "deepskills.testing"),
 }
