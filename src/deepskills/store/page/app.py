@@ -49,9 +49,7 @@ def create_skills_page(
         options: The fields of `Policy` by name, instead of `policy` or in place of what it says.
     """
     settings = Settings(session_factory, current_user, Policy.of(policy, options), max_request_bytes, security)
-    site = Site(
-        Settings(session_factory, current_user, checked, max_request_bytes, security), dict(account_links or {})
-    )
+    site = Site(settings, dict(account_links or {}))
     app = FastAPI(title="Skills", openapi_url=None)
     app.add_middleware(WithHeaders)
     app.router.route_class = site.route_class()
