@@ -205,9 +205,7 @@ _ELSEWHERE = {
         ),
         "deepskills.extensions",
     ),
-    **dict.fromkeys(
-        ("DatabaseSkillAdapter", "SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"
-    ),
+    **dict.fromkeys(("SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"),
     **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
     **dict.fromkeys(("ScriptedChatModel", "call_tools", "skills_state"), "deepskills.testing"),
 }
@@ -224,6 +222,9 @@ if not TYPE_CHECKING:
             raise ImportError(f"{name} is in {place}. Write `from {place} import {name}`.", name=__name__)
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("deepskills")
+        if name == "DatabaseSkillAdapter":
+            # Needs the extra `store`, so it is not among the names of this package, but it is what people look for.
+            return importlib.import_module("deepskills.store").DatabaseSkillAdapter
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(_MODULES[name]), name)

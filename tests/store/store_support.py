@@ -11,7 +11,7 @@ from sqlalchemy import NullPool, make_url, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from deepskills import generate_skill_md
-from deepskills.store import Skill, SkillCreate, SkillService, StoreLimits, create_store_engine
+from deepskills.store import Skill, SkillCreate, SkillNotFoundError, SkillService, StoreLimits, create_store_engine
 
 Sessions = async_sessionmaker[AsyncSession]
 ResultT = TypeVar("ResultT")
@@ -102,3 +102,11 @@ def seed(sessions: Sessions, owner: str | None, *drafts: SkillCreate) -> list[Sk
         return [await service.create_skill(data, owner, system=owner is None) for data in drafts]
 
     return with_service(sessions, create)
+
+
+async def by_name(service: SkillService, name: str, user: str | None = None) -> Skill:
+    """Return the skill that a user gets under a name; a missing one is an error, as for other calls."""
+    found = await service.get_skill_by_name(name, user)
+    if found is None:
+        raise SkillNotFoundError(f"there is no {name}")
+    return found

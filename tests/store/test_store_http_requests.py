@@ -23,7 +23,6 @@ from test_store_http_routes import Api, body, make_app, serving
 
 from deepskills.store import SkillSchema, SkillService, StoreLimits, create_skills_router
 from deepskills.store.db.models import SkillShare, SkillTag
-from deepskills.store.http.answers import PIECE_BYTES, batches
 
 MIB = 1024 * 1024
 SMALL = 20_000
@@ -560,12 +559,3 @@ class CountedFile:
     def size(self) -> int:
         CountedFile.looked += 1
         return 1_000
-
-
-def test_an_answer_with_many_files_is_planned_at_once() -> None:
-    """To cut an answer into pieces takes a look at each file, not a look at all of them for each."""
-    files: Any = [CountedFile(f"{number}.md") for number in range(4_000)]
-    pieces = list(batches(files))
-    assert sum(len(piece) for piece in pieces) == len(files)
-    assert all(1_000 * len(piece) <= PIECE_BYTES for piece in pieces)
-    assert CountedFile.looked <= 4 * len(files)

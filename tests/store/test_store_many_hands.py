@@ -3,13 +3,10 @@
 import asyncio
 import subprocess
 import sys
-import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import event, text
@@ -27,9 +24,8 @@ from deepskills.store import (
     create_store_engine,
     workers,
 )
-from deepskills.store.db import transactions
 from deepskills.store.document import MAX_COMPARED_LINES, difference
-from deepskills.store.service import MAX_REST_SECONDS, SHORT_SECONDS
+from deepskills.store.service.history import History
 from support import scaled
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +71,7 @@ async def test_processes_write_one_file(sessions: Sessions, url: str) -> None:
         assert len(changes) == len({change.revision for change in changes}) == 3 * writers * rounds
 
 
-async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turns_are_in_order() -> None:
     """Writers of a process get their turns first come, first served; one that gives up is passed over."""
     queue = workers.Turns()
     order: list[int] = []
@@ -95,26 +91,6 @@ async def test_turns_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
             await take(9, 0.01)
     await asyncio.gather(*waiting, return_exceptions=True)
     assert order == [0, 2, 3]
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
-    await take(5)
-    assert (order[-1], pauses) == (5, []), "alone, nobody steps back"
-    queue.contended()
-    await take(6)
-    assert (order[-1], pauses) == (6, [workers.STEP_BACK_SECONDS])
-    pauses.clear()
-    queue = workers.Turns()
-    queue.rest(3_600)
-    async with queue.turn(60):
-        assert 3_000 < pauses[0] <= 3_600, "whoever is next waits, and those behind wait for it"
-    queue.rest(-1)
-    async with queue.turn(60):
-        assert len(pauses) == 1
-    assert transactions.ASK_SECONDS[1] < workers.STEP_BACK_SECONDS, "long enough for a writer of another process"
 
 
 @on_postgres
@@ -211,7 +187,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
         return "done"
 
     read: list[str] = []
-    original: Any = vars(SkillService)["_compared"]
+    original: Any = vars(History)["_compared"]
 
     async def noted(*arguments: Any) -> Any:
         read.append("read")
@@ -222,7 +198,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
         made = await writer.create_skill(draft("report"), "alice")
         changed = await writer.update_skill(made.id, SkillUpdate(content="2"), "alice")
         with monkeypatch.context() as patch:
-            patch.setattr("deepskills.store.service.difference", slow)
+            patch.setattr("deepskills.store.service.history.difference", slow)
             comparing = asyncio.create_task(reader.diff_versions(made.id, made.revision, changed.revision, "alice"))
             await begun.wait()
             # Another one that waits for its turn has read nothing yet.
@@ -233,22 +209,6 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
             may_end.set()
             assert await comparing == await waiting == "done"
             assert read == ["read"]
-            # After a comparison the next one rests, and whoever asked for the first has the answer.
-            rests: list[float] = []
-
-            async def rest(seconds: float) -> None:
-                rests.append(seconds)
-
-            patch.setattr(workers, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": rest}))
-
-            def long(*_arguments: Any) -> str:
-                time.sleep(3 * SHORT_SECONDS)
-                return "long"
-
-            patch.setattr("deepskills.store.service.difference", long)
-            for _ in range(2):
-                assert await reader.diff_versions(made.id, made.revision, changed.revision, "alice") == "long"
-            assert 0 < rests[-1] <= MAX_REST_SECONDS
         begun.clear()
         may_end.clear()
 
@@ -259,7 +219,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
             await may_end.wait()
             return work()
 
-        monkeypatch.setattr("deepskills.store.service.computed", slowly)
+        monkeypatch.setattr("deepskills.store.service.writing.computed", slowly)
         updating = asyncio.create_task(reader.update_skill(made.id, SkillUpdate(description="Slow."), "alice"))
         await begun.wait()
         await writer.update_skill(made.id, SkillUpdate(content="4"), "alice")
@@ -279,7 +239,7 @@ class Refusing(ThreadPoolExecutor):
 async def test_long_work_has_threads_of_its_own(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the store's waits in the event loop's pool, and of two versions only so many bytes are compared."""
     large = "".join(f"line {number}\n" for number in range(5_000))
-    monkeypatch.setattr("deepskills.store.service.MAX_COMPARED_BYTES", 3 * len(large))
+    monkeypatch.setattr("deepskills.store.service.history.MAX_COMPARED_BYTES", 3 * len(large))
     async with sessions() as session:
         service = SkillService(session)
         # A connection is made before: looking a host up takes a thread of that pool.
@@ -369,36 +329,6 @@ async def test_slow_readers_hold_one_piece(sessions: Sessions) -> None:
         assert all(total >= least for total in totals)
 
 
-@on_postgres
-async def test_large_answers_take_turns(sessions: Sessions) -> None:
-    """Of many downloads of large skills a process reads one piece at a time, so that others get theirs in between."""
-    async with sessions() as session:
-        made = await SkillService(session).create_skill(draft_with_files("large", {"x.bin": bytes(4 << 20)}), "alice")
-        engine = session.get_bind().engine
-    reading = most = pieces = 0
-
-    def begins(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
-        nonlocal reading, most, pieces
-        if "substr(deepskills_files.data" in statement:
-            reading += 1
-            pieces += 1
-            most = max(most, reading)
-
-    def ends(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
-        nonlocal reading
-        reading -= "substr(deepskills_files.data" in statement
-
-    event.listen(engine, "before_cursor_execute", begins)
-    event.listen(engine, "after_cursor_execute", ends)
-    app = FastAPI()
-    app.include_router(create_skills_router(sessions, lambda: "alice", security=None))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://store") as client:
-        answers = await asyncio.gather(*(client.get(f"/skills/{made.id}") for _ in range(6)))
-    assert [answer.status_code for answer in answers] == [200] * 6
-    assert pieces >= 6 * 4
-    assert most == 1
-
-
 @on_both
 async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> None:
     """What an agent's run asks with a group reads no whole table of skills."""
@@ -442,29 +372,6 @@ async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> N
         else:
             whole = [line for line in steps if "Seq Scan" in line]
         assert (len(steps) >= 4, whole) == (True, [])
-
-
-@on_both
-async def test_a_search_is_indexed_once(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the visible skills stay as they are, a search makes no new index."""
-    made: list[int] = []
-    from deepskills.store.db.search import Ranker  # noqa: PLC0415 - counted here
-
-    class Counted(Ranker):
-        def __init__(self, skills: Any) -> None:
-            made.append(len(skills))
-            super().__init__(skills)
-
-    monkeypatch.setattr("deepskills.store.service.Ranker", Counted)
-    async with sessions() as session:
-        service = SkillService(session)
-        first = await service.create_skill(draft("report", is_public=True), "alice")
-        for user in (None, "bob", "carol"):
-            assert [skill.id for skill in await service.list_skills(user, q="report")] == [first.id]
-        assert made == [1]
-        await service.update_skill(first.id, SkillUpdate(description="Summaries."), "alice")
-        assert [skill.id for skill in await service.list_skills(None, q="summaries")] == [first.id]
-        assert made == [1, 1]
 
 
 @on_sqlite

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from store_support import Sessions, draft_with_files
+from store_support import Sessions, by_name, draft_with_files
 
 from deepskills._errors import SkillNotFoundError, SkillsError
 from deepskills.store import (
@@ -56,7 +56,7 @@ WRITERS = {"private": "owner", "public": "owner", "approved": "owner", "shared":
 OWNERS = dict.fromkeys(["private", "public", "approved", "shared", "hidden"], "owner")
 """Who decides about name, readers and owner."""
 
-REMOVERS = {**{kind: f"{who} operator" for kind, who in OWNERS.items()}, "system": "operator"}
+REMOVERS = {**{kind: f"{who} operator" for kind, who in OWNERS.items()}}
 OPERATORS = dict.fromkeys([*OWNERS, "system"], "operator")
 HISTORIANS = {**{kind: f"{who} operator" for kind, who in WRITERS.items()}, "system": "operator"}
 RESTORERS = {"deleted": "owner operator"}
@@ -93,7 +93,7 @@ CALLS: dict[str, Case] = {
     "list_skills ids": Case(
         lambda s, k, u: s.list_skills(u, skill_ids=[k.id]), is_write=False, lists=True, by_id=False
     ),
-    "get_skill_by_name": Case(lambda s, k, u: s.get_skill_by_name(k.name, u), is_write=False, by_id=False),
+    "get_skill_by_name": Case(lambda s, k, u: by_name(s, k.name, u), is_write=False, by_id=False),
     "get_skill": Case(lambda s, k, u: s.get_skill(k.id, u), is_write=False),
     "read_file": Case(lambda s, k, u: s.read_file(k.id, "a.md", u), is_write=False),
     "export_skill": Case(lambda s, k, u: s.export_skill(k.id, u), is_write=False),

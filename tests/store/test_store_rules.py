@@ -5,7 +5,7 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 import pytest
-from store_support import Sessions, draft_with_files, service_on
+from store_support import Sessions, by_name, draft_with_files, service_on
 
 from deepskills import SkillNotFoundError, SkillsError
 from deepskills.store import (
@@ -65,7 +65,7 @@ REMOVES = {**WRITES, ("operator", "private"): OK, ("operator", "public"): OK}
 Read = Callable[[SkillService, Skill, str | None], Awaitable[object]]
 READING: dict[str, Read] = {
     "get": lambda service, skill, user: service.get_skill(skill.id, user),
-    "by name": lambda service, skill, user: service.get_skill_by_name(skill.name, user),
+    "by name": lambda service, skill, user: by_name(service, skill.name, user),
     "export": lambda service, skill, user: service.export_skill(skill.id, user),
     "format": lambda service, skill, user: service.format_skill_content(skill.id, user),
 }

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from store_support import Sessions, draft, draft_with_files
+from store_support import Sessions, by_name, draft, draft_with_files
 
 from deepskills import SkillFormatError, SkillNotFoundError, SkillPathError
 from deepskills.store import (
@@ -51,27 +51,27 @@ async def test_nobody_takes_over_a_name(sessions: Sessions) -> None:
         await service.update_skill(renamed.id, SkillUpdate(name="deploy"), "mallory")
         await service.update_skill(published.id, SkillUpdate(is_public=True), "trudy")
         await service.restore_skill(deleted.id, "oscar")
-        assert (await service.get_skill_by_name("deploy", "bob")).id == honest.id
+        assert (await by_name(service, "deploy", "bob")).id == honest.id
         assert (await service.list_skills("bob"))[0].id == honest.id
         await service.update_skill(honest.id, SkillUpdate(description="Edited."), "alice")
-        assert (await service.get_skill_by_name("deploy", None)).id == honest.id
+        assert (await by_name(service, "deploy", None)).id == honest.id
         await service.update_skill(honest.id, SkillUpdate(name="release"), "alice")
         await service.update_skill(honest.id, SkillUpdate(name="deploy"), "alice")
-        assert (await service.get_skill_by_name("deploy", "bob")).id == renamed.id
+        assert (await by_name(service, "deploy", "bob")).id == renamed.id
 
 
 async def test_the_order_of_reasons(sessions: Sessions) -> None:
-    """A user's own skill of a name comes first, then their groups', the system's, and public ones."""
+    """A user's own skill of a name comes first, then the system's, their groups', and public ones."""
     async with sessions() as session:
         service = SkillService(session, groups_of=groups_of)
         public = await service.create_skill(draft("same", is_public=True), "zoe")
         system = await service.create_skill(draft("same"), None, system=True)
         group = await service.create_skill(draft("same", shared_with={"team": "read"}), "alice")
         own = await service.create_skill(draft("same"), "bob")
-        order = [own.id, group.id, system.id, public.id]
+        order = [own.id, system.id, group.id, public.id]
         assert [skill.id for skill in await service.list_skills("bob")] == order
         for left in range(4):
-            assert (await service.get_skill_by_name("SAME", "bob")).id == order[left]
+            assert (await by_name(service, "SAME", "bob")).id == order[left]
             owner = (await service.get_skill(order[left], "bob")).owner_id
             await service.delete_skill(order[left], owner, system=owner is None)
 
@@ -140,7 +140,7 @@ async def test_what_is_no_group(sessions: Sessions) -> None:
                 await service.create_skill(draft("x").model_copy(update={"shared_with": bad}), "alice")
         for wrong in ("team", 7, [7], None, [f"{n}" for n in range(1001)]):
             with pytest.raises(SkillFormatError, match=r"group"):
-                await SkillService(session, groups_of=lambda _, wrong=wrong: wrong).list_skills("alice")  # type: ignore[misc]
+                await SkillService(session, groups_of=lambda _, wrong=wrong: wrong).list_skills("alice")
 
 
 async def test_users_are_text(sessions: Sessions) -> None:

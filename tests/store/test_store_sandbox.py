@@ -178,7 +178,7 @@ async def test_a_directory_holds_exactly_the_skill(sessions: Sessions, kind_of_b
             await backend.aupload_files(
                 [(f"{ROOT}/report/notes/x.md", b"stale"), (f"{ROOT}/report/scripts/run.py", b"changed")]
             )
-            verifying = SkillSandboxLoader(service, verify=True)
+            verifying = SkillSandboxLoader(service)
             written, deleted = await load(verifying)
             assert written == [f"{ROOT}/report/SKILL.md", f"{ROOT}/report/scripts/run.py"]
             assert deleted == [f"{ROOT}/report/SKILL.md", f"{ROOT}/report/notes"]

@@ -137,9 +137,9 @@ async def test_what_is_in_doubt_stays(sessions: Sessions, tmp_path: Path, caplog
         await service.create_skill(draft("words"), "alice")
         loader = SkillSandboxLoader(service)
         backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
-        assert await loader.sync("alice", backend) == {"words": False, "empty": False, "directory": False}
+        assert await loader.sync("alice", backend) == {"words": False, "directory": False}
         assert disk(place) == before
-        assert "was not written by the loader" in caplog.text
+        assert "was not made by the loader" in caplog.text
         assert not any((await loader.sync("alice", Deaf(root_dir=tmp_path, virtual_mode=True))).values())
         assert disk(place) == before
         assert (place / "directory" / MARKER).is_dir()
@@ -159,7 +159,7 @@ async def test_a_marker_that_is_half_written(sessions: Sessions, tmp_path: Path)
         marker = (place / "report" / MARKER).read_bytes()
         (place / "report" / MARKER).write_bytes(marker[:-20])
         assert await loader.load_skill_to_sandbox(skill.id, backend, "alice")
-        assert (place / "report" / MARKER).read_bytes()[:-30] == marker[:-30]
+        assert (place / "report" / MARKER).read_bytes().startswith(marker[:-30])
         (place / "report" / MARKER).write_bytes(marker[:-20])
         await service.delete_skill(skill.id, "alice")
         assert await loader.sync("alice", backend) == {"report": True}
@@ -205,8 +205,8 @@ async def test_exactly_what_one_may_see(sessions: Sessions, kind_of_backend: str
     await (in_graph(scenario) if kind_of_backend == "state" else scenario())
 
 
-async def test_what_is_unchanged_costs_one_call(sessions: Sessions, tmp_path: Path) -> None:
-    """Skills that are there already cost one call together, however many there are."""
+async def test_what_is_unchanged_is_only_read(sessions: Sessions, tmp_path: Path) -> None:
+    """Skills that are there already are compared, and nothing is written."""
     backend = make_backend("filesystem", tmp_path)
     async with service_on(sessions) as service:
         skills = [await service.create_skill(draft(f"skill-{number}"), "alice") for number in range(20)]
@@ -215,10 +215,47 @@ async def test_what_is_unchanged_costs_one_call(sessions: Sessions, tmp_path: Pa
         assert all((await loader.load_skills_to_sandbox(ids, backend, "alice")).values())
         backend.calls.clear()
         assert all((await loader.load_skills_to_sandbox(ids, backend, "alice")).values())
-        assert backend.calls == ["download"]
+        assert {*backend.calls} == {"ls", "download"}
         backend.calls.clear()
         assert all((await loader.sync("alice", backend)).values())
-        assert backend.calls == ["ls", "download"]
+        assert {*backend.calls} == {"ls", "download"}
+
+
+async def test_what_an_agent_altered_is_put_back(sessions: Sessions, tmp_path: Path) -> None:
+    """Edits of the sandbox's agent do not stay, whatever the marker says."""
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    place = tmp_path / "workspace/skills/report"
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft_with_files("report", {"scripts/a.py": "print(1)"}), "alice")
+        loader = SkillSandboxLoader(service)
+        assert await loader.load_skill_to_sandbox(made.id, backend, "alice")
+        before = disk(place)
+        (place / "scripts/a.py").write_text("evil()")
+        (place / "SKILL.md").write_text("---\nname: report\ndescription: Evil.\n---\n")
+        (place / "more.py").write_text("evil()")
+        assert await loader.load_skill_to_sandbox(made.id, backend, "alice")
+        assert disk(place) == before
+        for marker in ("{}", "not a marker", '{"directory": "/elsewhere"}'):
+            (place / MARKER).write_text(marker)
+            (place / "scripts/a.py").write_text("evil()")
+            assert await loader.load_skill_to_sandbox(made.id, backend, "alice"), marker
+            assert disk(place) == before
+
+
+async def test_a_revoked_skill_goes_whatever_its_marker_says(sessions: Sessions, tmp_path: Path) -> None:
+    """A skill that is gone goes from the sandbox, altered or not, and the answer names it."""
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    place = tmp_path / "workspace/skills/report"
+    for marker in ("{}", "", '{"directory": "/workspace/skills/other"}'):
+        async with service_on(sessions) as service:
+            made = await service.create_skill(draft("report"), "alice")
+            loader = SkillSandboxLoader(service)
+            assert await loader.load_skill_to_sandbox(made.id, backend, "alice")
+            (place / MARKER).write_text(marker)
+            (place / "SKILL.md").write_text("altered")
+            await service.delete_skill(made.id, "alice")
+            assert await loader.sync("alice", backend) == {"report": True}
+            assert not place.exists()
 
 
 class Failing(FilesystemBackend):

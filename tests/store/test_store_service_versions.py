@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select
-from store_support import BINARY, Sessions, draft, draft_with_files, service_on
+from store_support import BINARY, Sessions, by_name, draft, draft_with_files, service_on
 
 from deepskills import SkillNotFoundError
 from deepskills.store import (
@@ -19,9 +19,9 @@ from deepskills.store import (
     SkillUpdate,
     UsageCount,
 )
-from deepskills.store import service as versions_of_skills
 from deepskills.store.db.models import FormerFile, FormerText
 from deepskills.store.document import MAX_LINES, difference
+from deepskills.store.service import usage as versions_of_skills
 
 pytestmark = pytest.mark.anyio
 
@@ -143,7 +143,7 @@ async def test_deleted_skills_come_back(sessions: Sessions) -> None:
                 await service.get_skill(made.id, user)
             assert await service.list_skills(user) == []
             with pytest.raises(SkillNotFoundError):
-                await service.get_skill_by_name("report", user)
+                await by_name(service, "report", user)
         assert [skill.id for skill in await service.list_skills("alice", deleted=True)] == [made.id]
         assert await service.list_skills("bob", deleted=True) == []
         with pytest.raises(SkillNotFoundError):

@@ -24,6 +24,7 @@ from deepskills.store.db.models import Skill, SkillChange, SkillFile
 from deepskills.store.db.repositories import SkillFileRepository, SkillRepository
 from deepskills.store.errors import (
     SkillAuthenticationError,
+    SkillBusyError,
     SkillConflictError,
     SkillPermissionError,
     SkillQuotaError,
@@ -32,7 +33,7 @@ from deepskills.store.errors import (
     SkillTooLargeError,
 )
 from deepskills.store.formatter import SkillFormatter
-from deepskills.store.rules import StoreLimits
+from deepskills.store.rules import Policy, StoreLimits
 from deepskills.store.sandbox import SharedSandbox, SkillSandboxLoader
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillFileSchema, SkillSchema, SkillUpdate
 from deepskills.store.service import SkillPage, SkillService, UsageCount
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Base",
     "DatabaseSkillAdapter",
+    "Policy",
     "SharedSandbox",
     "Skill",
     "SkillAuthenticationError",
+    "SkillBusyError",
     "SkillChange",
     "SkillConflictError",
     "SkillCreate",

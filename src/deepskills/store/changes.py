@@ -8,6 +8,7 @@ All of it runs in a transaction of `SkillService`, which holds the store's one l
 writing Markdown, hashing, splitting words) is done before and comes here as `Text` and `FileContent`.
 """
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from deepskills.store.db.models import (
     with_tags_and_groups,
 )
 from deepskills.store.db.repositories import (
+    READ,
     STAMP_BITS,
     HistoryRepository,
     SkillFileRepository,
@@ -47,6 +49,7 @@ from deepskills.store.rules import (
     check_groups,
     check_rename,
     check_right,
+    check_still_in_groups,
     check_text,
     owns,
     taken,
@@ -115,7 +118,7 @@ class Changes:
         skill = Skill(id=uuid4(), owner_id=writer.user, is_public=values.is_public, size=size, **vars(text.document))
         skill.updated_at = now()
         skill.words, skill.beginning = text.words, text.beginning
-        revision = await self.advance(skill, writer, "created")
+        revision = await self.advance(skill, writer, "created", shared_with=values.shared_with or {})
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
@@ -144,6 +147,8 @@ class Changes:
         # If there is nothing to do, leave no trace: no revision, no time, no entry in the log.
         if not has_new_contents and not has_new_readers:
             return
+        if has_new_contents:
+            check_still_in_groups(skill, shared_with, writer, self._policy.limits)
         if has_new_readers:
             # Group members may write text, but only the owner decides who reads the skill.
             check_right(skill, writer, "own")
@@ -160,15 +165,16 @@ class Changes:
         # Shrinking is always allowed, even for an owner who is over a limit that was lowered since.
         if size > skill.size:
             await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
-        revision = await self.advance(skill, writer, action, name=document.name)
+        skill.is_public = is_public
+        # An operator approved the old content; new text or files need a new approval.
+        skill.is_approved = skill.is_approved and not has_new_contents
+        revision = await self.advance(skill, writer, action, name=document.name, shared_with=shared_with)
         if has_new_text:
             await self._keep_text(skill, before, revision)
-        self._take(skill, document, is_public=is_public, shared_with=shared_with)
+        self._take(skill, document, shared_with=shared_with)
         if values.text is not None:
             skill.words, skill.beginning = values.text.words, values.text.beginning
         skill.size = size
-        # An operator approved the old content; new text or files need a new approval.
-        skill.is_approved = skill.is_approved and not has_new_contents
         self.reveal(skill)
         await self._replace_files(skill, stale, fresh, kept, revision)
         # The full-text table is written by hand, so the row must exist first.
@@ -179,12 +185,33 @@ class Changes:
         may_require = before.may_require or document.may_require
         if has_new_text and may_require and values.text is not None:
             await self._skills.set_requires(skill.id, values.text.requires)
+        await self._trim_history(skill.owner_id)
 
-    async def advance(self, skill: Skill, writer: Viewer, action: str, *, name: str | None = None) -> int:
+    async def _trim_history(self, owner_id: str | None) -> None:
+        """Remove the oldest former versions of an owner's skills that are too many."""
+        most = self._policy.limits.history_bytes
+        if most is not None and owner_id is not None:
+            beyond = await self._history.oldest_beyond(owner_id, most)
+            if beyond:
+                await self._history.forget(beyond)
+
+    async def log_read(self, skill: Skill, reader: Viewer) -> None:
+        """Log that an operator read somebody's private skill; the skill itself stays as it is."""
+        await self._history.log(self._entry(skill, reader, READ, now(), shared_with={}))
+
+    async def advance(
+        self,
+        skill: Skill,
+        writer: Viewer,
+        action: str,
+        *,
+        name: str | None = None,
+        shared_with: Mapping[str, Right] | None = None,
+    ) -> int:
         """Raise a skill's revision and log why; its time never runs backwards, whatever the clock does."""
         # A clock may be set back, and two changes may come within its resolution.
         at = max(now(), skill.updated_at + timedelta(microseconds=1))
-        revision = await self._history.log(_entry(skill, writer, action, at, name))
+        revision = await self._history.log(self._entry(skill, writer, action, at, name, shared_with))
         skill.revision = revision
         skill.stamp = secrets.randbits(STAMP_BITS)
         skill.updated_at = at
@@ -195,8 +222,32 @@ class Changes:
         last = await self._history.next_revision(len(skills))
         for revision, skill in enumerate(skills, last - len(skills) + 1):
             at = max(now(), skill.updated_at + timedelta(microseconds=1))
-            await self._history.add(SkillChange(revision=revision, **_entry(skill, writer, "purged", at)))
+            entry = self._entry(skill, writer, "purged", at, shared_with={})
+            await self._history.add(SkillChange(revision=revision, **entry))
         await self._session.flush()
+
+    def _entry(
+        self,
+        skill: Skill,
+        writer: Viewer,
+        action: str,
+        at: datetime,
+        name: str | None = None,
+        shared_with: Mapping[str, Right] | None = None,
+    ) -> dict[str, Any]:
+        """Return what the log says of a change."""
+        groups = skill.shared_with if shared_with is None else shared_with
+        is_passed = skill.is_public and (skill.is_approved or not self._policy.approval)
+        audience = "*" if skill.owner_id is None or is_passed else json.dumps(sorted(groups)) if groups else ""
+        return {
+            "skill_id": skill.id,
+            "owner_id": skill.owner_id,
+            "name": name or skill.name,
+            "action": action,
+            "user_id": writer.user,
+            "at": at,
+            "audience": "" if skill.is_hidden else audience,
+        }
 
     async def check_name_free(self, name: str, owner_id: str | None, *, other_than: UUID | None = None) -> None:
         """Check that an owner has no other skill with that name.
@@ -233,6 +284,7 @@ class Changes:
             frontmatter=before.frontmatter,
             encoding=before.encoding,
             tags=joined_tags(before.tags),
+            size=len(before.render()),
         )
         await self._history.add(former)
         skill.text_since = revision
@@ -260,7 +312,7 @@ class Changes:
         for share in skill.share_rows:
             share.since = NEVER_SEEN
 
-    def _take(self, skill: Skill, document: Document, *, is_public: bool, shared_with: dict[str, Right]) -> None:
+    def _take(self, skill: Skill, document: Document, *, shared_with: dict[str, Right]) -> None:
         """Set a skill's values."""
         is_renamed = stored_key(document.name) != skill.name_key
         skill.name = document.name
@@ -268,7 +320,6 @@ class Changes:
         skill.content = document.content
         skill.frontmatter = document.frontmatter
         skill.encoding = document.encoding
-        skill.is_public = is_public
         with_tags_and_groups(skill, document.tags, shared_with, NEVER_SEEN)
         if is_renamed:
             self.forget_age(skill)
@@ -286,18 +337,6 @@ class Changes:
         await self._files.add([row for row in rows if row.path not in kept])
         left = {path: file for path, file in kept.items() if file not in stale}
         set_listed_files(skill, {**left, **{row.path: kept_file(row) for row in rows}}.values())
-
-
-def _entry(skill: Skill, writer: Viewer, action: str, at: datetime, name: str | None = None) -> dict[str, Any]:
-    """Return what the log says of a change."""
-    return {
-        "skill_id": skill.id,
-        "owner_id": skill.owner_id,
-        "name": name or skill.name,
-        "action": action,
-        "user_id": writer.user,
-        "at": at,
-    }
 
 
 def kept_file(row: SkillFile) -> KeptFile:

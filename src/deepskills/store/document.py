@@ -9,7 +9,7 @@ import codecs
 import difflib
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -356,20 +356,12 @@ MAX_LINES = 200_000
 """Up to this many lines, a file is compared line by line; each line is an object in memory."""
 
 
-LINES_AT_ONCE = 500
-"""How many lines of a difference are made before others get their turn."""
-
-
 def difference(
     before: Mapping[str, bytes],
     after: Mapping[str, bytes],
     max_length: int | None = None,
-    give_way: Callable[[], None] = lambda: None,
 ) -> str:
-    """Return the differences of two sets of files as one unified diff, or about so many characters of it.
-
-    `give_way` is called again and again, so that the thread can let others work.
-    """
+    """Return the differences of two sets of files as one unified diff, or about so many characters of it."""
     parts: list[str] = []
     length = 0
     for line in _differences(before, after):
@@ -377,8 +369,6 @@ def difference(
         length += len(line)
         if max_length is not None and length > max_length:
             break
-        if len(parts) % LINES_AT_ONCE == 0:
-            give_way()
     return "".join(parts)
 
 

@@ -8,6 +8,7 @@
     ├── SkillTooLargeError
     │   └── SkillQuotaError
     └── SkillStoreUnavailableError
+        └── SkillBusyError
 
 A skill that does not exist, or may not be seen, is a `SkillNotFoundError`; a value that breaks a rule is a
 `SkillFormatError` or, for a file's path, a `SkillPathError`. `SkillPolicyError`, a `SkillFormatError`, is the
@@ -51,3 +52,7 @@ class SkillPolicyError(SkillFormatError):
 
 class SkillStoreUnavailableError(SkillsError):
     """The database did not answer."""
+
+
+class SkillBusyError(SkillStoreUnavailableError):
+    """This process is working on as much as it can hold; a moment later there is room again."""

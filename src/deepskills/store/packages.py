@@ -1,4 +1,4 @@
-"""Skills as packages of files: a `.zip`, read within bounds and written in pieces, and a directory on the local disk.
+"""Skills as packages of files: a `.zip`, read within bounds, and a directory on the local disk.
 
 An archive comes from a stranger. It may declare small files that unpack to gigabytes, contain links and devices, repeat
 a path, or have half a million entries in a few kilobytes; each of these is refused before anything is unpacked.
@@ -9,8 +9,8 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 from deepskills._errors import SkillFormatError, SkillPathError, SkillsError
 from deepskills._skillmd.problems import quoted
@@ -40,25 +40,34 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
         SkillPathError: If an entry is a link or another special file, or two have the same path.
         SkillTooLargeError: If it has too many files, or they are too large once unpacked.
     """
+    with _opened(archive, limits) as (opened, entries):
+        files = {entry.filename: _content(opened, entry) for entry in entries}
+    return _taken_apart(files)
+
+
+def unpacked_size(archive: bytes, limits: StoreLimits) -> int:
+    """Return how many bytes a zipped skill says it has; no more are ever unpacked. It raises what `unpacked` raises."""
+    with _opened(archive, limits) as (_, entries):
+        return sum(entry.file_size for entry in entries)
+
+
+@contextmanager
+def _opened(archive: bytes, limits: StoreLimits) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
     # Counted before the directory is read: half a million entries fit into a small archive.
     if archive.count(_ENTRY) > 2 * limits.files + _OTHER_ENTRIES:
         raise SkillTooLargeError(f"The archive has too many entries; a skill has at most {limits.files} files.")
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
-            entries = [
-                entry
-                for entry in opened.infolist()
-                if not entry.is_dir() and not entry.filename.startswith(_SYSTEM_NOTES)
-            ]
+            listed = opened.infolist()
+            entries = [entry for entry in listed if not entry.is_dir() and not entry.filename.startswith(_SYSTEM_NOTES)]
             _check(entries, limits)
-            files = {entry.filename: _content(opened, entry) for entry in entries}
+            yield opened, entries
     except SkillsError:
         raise
     except Exception as error:  # noqa: BLE001 - the reader raises whatever a broken archive makes it stumble over
         raise SkillFormatError(
             f"The archive cannot be read: {quoted(storable(str(error)))}. Zip the skill again."
         ) from None
-    return _taken_apart(files)
 
 
 def _content(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
@@ -103,69 +112,6 @@ def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
     if SKILL_FILE not in files:
         raise SkillFormatError(f"The archive has no {SKILL_FILE}, at its top level or in its only directory. Add it.")
     return files.pop(SKILL_FILE), files
-
-
-class ZipWriter:
-    """Writes a `.zip` piece by piece: what a call returns can be sent at once, and nothing else is kept in memory."""
-
-    def __init__(self) -> None:
-        self._sink = _Sink()
-        self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED)
-        self._file: IO[bytes] | None = None
-
-    def whole(self, path: str, content: bytes) -> bytes:
-        """Write one file."""
-        self.begin(path, len(content))
-        return self.write(content) + self.end()
-
-    def begin(self, path: str, size: int) -> None:
-        """Begin a file of that size."""
-        # One date for all, so that the same skill gives the same archive.
-        entry = zipfile.ZipInfo(path, _DATE)
-        entry.compress_type = zipfile.ZIP_DEFLATED
-        entry.external_attr = (stat.S_IFREG | 0o644) << _UNIX_SHIFT
-        entry.file_size = size
-        self._file = self._archive.open(entry, "w")
-
-    def write(self, data: bytes) -> bytes:
-        """Write more of the file, and return the part of the archive that is ready."""
-        if self._file is not None:
-            self._file.write(data)
-        return self._sink.taken()
-
-    def end(self) -> bytes:
-        """End the file, and return the part of the archive that is ready."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-        return self._sink.taken()
-
-    def close(self) -> bytes:
-        """Return the end of the archive."""
-        self._archive.close()
-        return self._sink.taken()
-
-
-_DATE = (1980, 1, 1, 0, 0, 0)
-
-
-class _Sink(io.RawIOBase):
-    """Keeps what was written until it is taken; it cannot seek."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parts: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
-        self._parts.append(bytes(data))
-        return len(data)
-
-    def taken(self) -> bytes:
-        found, self._parts = b"".join(self._parts), []
-        return found
 
 
 # -- Directories -------------------------------------------------------------------------------------------------------

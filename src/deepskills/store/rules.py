@@ -14,13 +14,14 @@ that does not exist, so that an error never reveals more than a listing would.
 
 import inspect
 import itertools
+import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
@@ -102,6 +103,8 @@ class StoreLimits:
         extensions: The allowed ends of file names, such as `.md` and `.py`; `None` allows all.
         owner_skills: How many skills a user may own; `None` for any number. System skills do not count.
         owner_bytes: How many bytes a user's skills may take together, files included; `None` for any number.
+        history_bytes: How many bytes the former versions of a user's skills may take together; the oldest go first.
+            `None` for any number.
         own_groups_only: Whether users can share skills only with groups that they are in. Agents trust what is shared
             with their user's groups: if this is off, anybody who knows a group's name can give a skill to its members.
     """
@@ -112,6 +115,7 @@ class StoreLimits:
     extensions: frozenset[str] | None = None
     owner_skills: int | None = None
     owner_bytes: int | None = None
+    history_bytes: int | None = None
     own_groups_only: bool = True
 
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
@@ -352,11 +356,11 @@ def _key(what: str, given: object) -> str:
 
 
 class Reason(IntEnum):
-    """Why somebody sees a skill; among skills with the same name the first reason wins."""
+    """Why somebody sees a skill; among skills with the same name the first reason wins (see `Viewer.rank`)."""
 
     OWN = 0
-    GROUP = 1
-    SYSTEM = 2
+    SYSTEM = 1
+    GROUP = 2
     PUBLIC = 3
 
 
@@ -381,6 +385,14 @@ class Viewer:
 
     needs_approval: bool = False
     """Whether other users' public skills are visible only when approved."""
+
+    prefers_groups: bool = False
+    """Whether what groups share comes before the system's."""
+
+    def rank(self, reason: Reason) -> int:
+        """Return where skills seen for a reason stand among those with the same name."""
+        swapped = {Reason.GROUP: Reason.SYSTEM, Reason.SYSTEM: Reason.GROUP} if self.prefers_groups else {}
+        return int(swapped.get(reason, reason))
 
 
 Need: TypeAlias = Literal["write", "own", "remove", "operate"]
@@ -419,6 +431,11 @@ def sees_groups(skill: Guarded, viewer: Viewer) -> bool:
     return owns(skill, viewer) or viewer.is_operator or not viewer.groups.isdisjoint(skill.shared_with)
 
 
+def was_seen(audience: str, viewer: Viewer) -> bool:
+    """Whether a viewer could see somebody else's skill when it was changed, by what the log says of that moment."""
+    return audience == "*" or (bool(audience) and not viewer.groups.isdisjoint(json.loads(audience)))
+
+
 def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
     """Check that a writer has a right on a skill.
 
@@ -433,7 +450,8 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
     allowed = {
         "write": is_own or by_group,
         "own": is_own,
-        "remove": is_own or writer.is_operator,
+        # System skills belong to the operator's code: an operator who signs in may hide one, and nothing else.
+        "remove": is_own or (writer.is_operator and skill.owner_id is not None),
         "operate": writer.is_operator,
     }
     if not allowed[need]:
@@ -496,6 +514,20 @@ def check_groups(groups: Collection[str], writer: Viewer, limits: StoreLimits) -
         raise SkillPermissionError(f"You are not in the group {quoted(strange[0])}. Share only with your own groups.")
 
 
+def check_still_in_groups(skill: Guarded, groups: Collection[str], writer: Viewer, limits: StoreLimits) -> None:
+    """Check that an owner who changes a skill is still in the groups whose agents get it.
+
+    Raises:
+        SkillPermissionError: If the owner has left one of them and the limits require it.
+    """
+    left = sorted(set(groups) - writer.groups)
+    if owns(skill, writer) and left and not may_share_with_any(writer, limits):
+        raise SkillPermissionError(
+            f"You are no longer in the group {quoted(left[0])}, which gets the skill {quoted(skill.name)}. "
+            "Stop sharing it with that group first."
+        )
+
+
 def as_id(given: object) -> UUID | None:
     """Return an id, given as a UUID or as text; `None` if it is not an id."""
     if isinstance(given, UUID):
@@ -552,6 +584,7 @@ class Policy:
         approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
             an operator who neither owns it nor made its last change.
         retention: How many days a deleted skill can be restored.
+        groups_before_system: Let what is shared with a group replace the system's skill of the same name.
     """
 
     limits: StoreLimits = field(default_factory=StoreLimits)
@@ -560,8 +593,25 @@ class Policy:
     approval: ApprovalRule = False
     retention: float = RETENTION_DAYS
 
+    groups_before_system: bool = False
+
     def __post_init__(self) -> None:
         days_of(self.retention)
+
+    @classmethod
+    def of(cls, policy: "Policy | None", options: Mapping[str, Any]) -> "Policy":
+        """Return a policy with some fields given by name; a field that is `None` keeps its default.
+
+        Raises:
+            TypeError: If there is no such field.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        unknown = sorted(given.keys() - cls.__dataclass_fields__.keys())
+        if unknown:
+            raise TypeError(
+                f"There is no option {', '.join(unknown)}. A Policy has: {', '.join(cls.__dataclass_fields__)}."
+            )
+        return replace(policy or cls(), **given)
 
     @property
     def retained(self) -> timedelta:
@@ -576,7 +626,7 @@ class Policy:
         user = owner_key(user_id)
         if system:
             return Viewer(is_operator=True, is_system=True, needs_approval=bool(self.approval))
-        viewer = Viewer(user, needs_approval=bool(self.approval))
+        viewer = Viewer(user, needs_approval=bool(self.approval), prefers_groups=self.groups_before_system)
         if user is not None and self.groups_of is not None:
             viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
         if user is not None and self.is_operator is not None:

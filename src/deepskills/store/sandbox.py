@@ -1,14 +1,13 @@
-"""Puts stored skills onto a backend: missing ones are written, stale ones removed, the rest left alone.
+"""Puts stored skills onto a backend: what is missing or altered is written, what is stale goes, the rest stays.
 
 A sandbox belongs to somebody else. Agents write to it, other loaders may work at the same time, links may lead out of
 it, and a process may die halfway. These rules keep this safe:
 
-- Each directory that the loader creates has a marker file, which says which revision of which skill it holds. Nothing
-  is written to or deleted from a directory without the loader's own marker, and nothing through a link.
-- A directory is either complete or not a skill: while its files change it has no `SKILL.md`, so anybody who looks in
-  between, or after a crash, finds no skill at all.
-- The last to write checks again: two loaders that write at once each compare what is there with what they wrote, and
-  one of them starts over.
+- What lies there is compared with the skill, file by file. No marker is believed about contents.
+- Each directory that the loader made has a marker file, and the store remembers it too, with digests of its files. What
+  neither of them knows is not written to or removed, and nothing is through a link.
+- While files change there is no `SKILL.md`, so that anybody who looks in between, or after a crash, finds no skill.
+- In one process one loader at a time works on a directory; afterwards each looks again at what is there.
 """
 
 import asyncio
@@ -17,11 +16,13 @@ import json
 import logging
 import random
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Any, Self
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from deepagents.backends import BackendProtocol
 from langgraph.errors import GraphBubbleUp
@@ -34,81 +35,28 @@ from deepskills._io.plan import is_missing_error
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE, OptionalSource
-from deepskills.store.db.models import Skill
+from deepskills.store.db.models import Skill, document_of
 from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, no_skill, path_key
 from deepskills.store.service import SkillService, exported
 
+logger = logging.getLogger("deepskills")
+
+SANDBOX_ROOT = "/workspace/skills"
+"""Where skills go on a backend, each into a directory with its name."""
+
 MARKER = ".deepskills.json"
-"""The file that the loader leaves in each directory that it created."""
+"""The file that the loader leaves in each directory that it made: whose directory it is, and what was written."""
 
 MAX_DEPTH = 64
 """How many levels of a skill's directory are listed."""
 
+MAX_ATTEMPTS = 8
+"""How often a directory is written while others write it too."""
+
 MAX_COMPARED = 100
 """How many files of a directory without a marker are compared with what the loader wrote."""
 
-_MAX_MARKER_BYTES = 4_096
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Why a marker does not tell whose its directory is; such a directory is neither written to nor removed."""
-
-    reason: str
-    is_half_written: bool = False
-    """Whether a loader may be writing it right now."""
-
-    is_foreign: bool = False
-    """Whether no loader can have written it."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The content of a marker."""
-
-    directory: str
-    skill_id: str = ""
-    revision: int = 0
-    stamp: int = 0
-    is_complete: bool = False
-    token: str = ""
-
-    @classmethod
-    def read(cls, content: bytes, directory: str) -> "Mark | Doubt":
-        """Return what the marker in a directory says."""
-        try:
-            # Bounded: a marker may have been replaced by anything.
-            mark = cls(**json.loads(content[:_MAX_MARKER_BYTES]))
-        except (ValueError, TypeError, RecursionError):
-            return _half_written(content, directory)
-        is_known = all(isinstance(vars(mark)[name], kind) for name, kind in cls.__annotations__.items())
-        return mark if is_known else _FOREIGN
-
-    def write(self) -> bytes:
-        """Return the marker."""
-        return json.dumps(vars(self)).encode()
-
-    def holds(self, skill: Skill) -> bool:
-        """Whether the directory has this revision of the skill, completely."""
-        return self.is_complete and (self.skill_id, self.revision, self.stamp) == (
-            skill.id.hex,
-            skill.revision,
-            skill.stamp,
-        )
-
-
-_FOREIGN = Doubt("was not written by the loader", is_foreign=True)
-
-
-def _half_written(content: bytes, directory: str) -> Mark | Doubt:
-    """Return what the beginning of a marker says: it starts with the directory."""
-    # Another loader may be writing right now, so the beginning of our own marker is not a stranger's file.
-    beginning = json.dumps({"directory": directory})[:-1].encode()
-    if content.startswith(beginning):
-        return Mark(directory)
-    if beginning.startswith(content):
-        return Doubt("is not whole", is_half_written=True)
-    return _FOREIGN
+_PAUSE = 0.05
 
 
 class SkillDirectory:
@@ -119,87 +67,102 @@ class SkillDirectory:
         self._root = root
         self.path = f"{root}/{name}"
         self.marker = f"{self.path}/{MARKER}"
+        self._beginning = json.dumps({"directory": self.path})[:-1].encode()
 
-    async def read_mark(self) -> Mark | Doubt | None:
-        """Return what the marker says; `None` without one."""
-        return (await marks(self._backend, [self])).get(self.path)
+    def mark(self, skill: Skill, writer: str) -> bytes:
+        """Return the marker for a skill."""
+        told = {"directory": self.path, "skill": skill.id.hex, "revision": skill.revision, "writer": writer}
+        return json.dumps(told).encode()
 
-    async def replace(self, skill: Skill, files: Mapping[str, bytes], *, is_known: bool = False) -> bool:
-        """Make the directory hold exactly these files, given by relative path with the `SKILL.md` first.
+    def is_own(self, mark: bytes | None) -> bool:
+        """Whether a marker is the loader's, and was made for this directory."""
+        return mark is not None and mark.startswith(self._beginning)
 
-        A directory without a marker is written to only if the store knows that the loader made it (`is_known`).
+    def is_half_written(self, mark: bytes | None) -> bool:
+        """Whether a loader may have stopped while it wrote a marker."""
+        return mark is not None and self._beginning.startswith(mark)
 
-        While files change there is no `SKILL.md`, so that whoever looks in between, or after a failure, finds no skill.
-
-        Returns:
-            Whether it does; `False` if somebody else wrote there at the same time.
+    async def read_mark(self) -> bytes | None:
+        """Return the marker; `None` without one.
 
         Raises:
-            SkillsError: If the directory is not the loader's, a link is in the way, or the backend fails.
+            SkillsError: If it cannot be read.
         """
-        wanted = {f"{self.path}/{path}": content for path, content in files.items()}
-        present, stale = await self._look(wanted)
-        there = await self._contents(present)
-        mark = await self.read_mark()
-        changed = {path: content for path, content in wanted.items() if there.get(path) != content}
-        if isinstance(mark, Doubt):
-            if not mark.is_half_written:
-                raise SkillsError(f"{self.marker} {mark.reason}; remove {self.path} if it is not needed")
-            if there or stale:
-                return False
-        elif mark is None and is_known:
-            pass
-        elif mark is None and there and (changed or stale):
-            raise SkillsError(f"{self.path} was not made by the loader; remove it, or rename the skill")
-        # Somebody copied the directory with its marker; the copy is theirs.
-        elif mark is not None and mark.directory != self.path:
-            raise SkillsError(f"{self.path} is a copy of, or a link to, {mark.directory}; remove it")
-        elif mark is None and stale:
-            raise SkillsError(f"{self.path} holds files that are not the loader's; remove them, or rename the skill")
-        # Distinguishes this write from another of the same revision when the marker is read back.
-        token = secrets.token_hex(8)
-        new = Mark(self.path, skill.id.hex, skill.revision, skill.stamp, is_complete=True, token=token)
-        if changed or stale:
-            # Incomplete first: after a crash the marker says that the directory is ours and not complete.
-            await self._upload({self.marker: Mark(self.path, token=token).write()})
-            await self._change(changed, stale, there)
-        await self._upload({self.marker: new.write()})
-        return await self._has(wanted, new)
+        (reply,) = await self._backend.adownload_files([self.marker])
+        if reply.error is None and reply.content is not None:
+            return reply.content
+        if not is_missing_error(reply.error):
+            raise SkillsError(f"{self.marker} cannot be read: {reply.error or 'no content'}")
+        return None
+
+    async def look(self, wanted: Collection[str]) -> tuple[dict[str, str], list[str]]:
+        """Return the digests of the wanted files that are there, and the entries that no wanted file needs.
+
+        Raises:
+            SkillsError: If a link is in the way, or the backend fails.
+        """
+        paths = {f"{self.path}/{path}" for path in wanted}
+        # Only directories that wanted files need are entered. Any other is removed as a whole, without looking into it.
+        needed = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+        await check_links(self._backend, self._root, paths)
+        present: list[str] = []
+        stale: list[str] = []
+        frontier = [self.path]
+        for _ in range(MAX_DEPTH):
+            if not frontier:
+                return await self._digests(present), stale
+            below: list[str] = []
+            for path in frontier:
+                for entry, is_directory in await self._entries(path):
+                    if is_directory and entry in needed:
+                        below.append(entry)
+                    elif not is_directory and entry in paths:
+                        present.append(entry)
+                    elif entry != self.marker:
+                        stale.append(entry)
+            frontier = below
+        raise SkillsError(f"{self.path} nests deeper than {MAX_DEPTH} levels; remove it and try again")
 
     async def holds_any(self, digests: Collection[str]) -> bool:
         """Whether one of its top-level files is one that the loader wrote."""
-        if not digests:
-            return False
         paths = [path for path, is_directory in await listed(self.path, self._backend) if not is_directory]
-        contents = await self._contents(paths[:MAX_COMPARED])
-        return any(hashlib.sha256(content).hexdigest() in digests for content in contents.values())
+        found = await self._digests(paths[:MAX_COMPARED]) if digests else {}
+        return not digests.isdisjoint(found.values()) if isinstance(digests, frozenset) else False
+
+    async def put(self, files: Mapping[str, bytes], stale: Iterable[str], text: bytes, mark: bytes) -> None:
+        """Write files, given by relative path, and remove stale entries; the `SKILL.md` comes last.
+
+        Raises:
+            SkillsError: If the backend fails.
+        """
+        # The marker first: after a crash it says whose directory this is.
+        await self._upload({self.marker: mark})
+        others = {f"{self.path}/{path}": content for path, content in files.items() if path != SKILL_FILE}
+        stale = list(stale)
+        # If only the `SKILL.md` changed, one write replaces it, and it is never missing.
+        if others or stale:
+            await self.withdraw()
+        for path in stale:
+            await _delete(path, self._backend)
+        await self._upload(others)
+        if others or stale or SKILL_FILE in files:
+            await self._upload({f"{self.path}/{SKILL_FILE}": text})
 
     async def remove(self) -> None:
-        """Remove the directory, if the loader created it; its `SKILL.md` first, so that it is never half a skill.
+        """Remove the directory, its `SKILL.md` first, so that it is never half a skill.
 
         Raises:
             SkillsError: If a link is in the way, or the backend fails.
         """
         await check_links(self._backend, self._root, [self.path])
-        await self._withdraw()
+        await self.withdraw()
         await _delete(self.path, self._backend)
 
-    async def _change(self, changed: dict[str, bytes], stale: list[str], there: Mapping[str, bytes]) -> None:
-        own = f"{self.path}/{SKILL_FILE}"
-        others = {path: content for path, content in changed.items() if path != own}
-        # If only `SKILL.md` changed, one write replaces it, and it is never missing.
-        if own in there and (others or stale):
-            await self._withdraw()
-            changed = {**changed, own: changed.get(own, there[own])}
-        for path in stale:
-            await _delete(path, self._backend)
-        await self._upload(others)
-        if own in changed:
-            await self._upload({own: changed[own]})
-
-    async def _withdraw(self) -> None:
+    async def withdraw(self) -> None:
         """Remove the `SKILL.md`; if the backend cannot delete, an empty one is not a skill either."""
         own = f"{self.path}/{SKILL_FILE}"
+        if not any(path == own for path, _ in await listed(self.path, self._backend)):
+            return
         try:
             result = await self._backend.adelete(own)
         except NotImplementedError:
@@ -207,33 +170,6 @@ class SkillDirectory:
             return
         if result.error and not _is_gone(own, result.error):
             raise SkillsError(f"{own} cannot be deleted: {result.error}")
-
-    async def _has(self, wanted: Mapping[str, bytes], mark: Mark) -> bool:
-        present, stale = await self._look(wanted)
-        return not stale and await self._contents(present) == wanted and await self.read_mark() == mark
-
-    async def _look(self, wanted: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-        """Return the wanted files that are there, and the entries that no wanted file needs."""
-        # Only directories that wanted files need are entered. Any other is removed as a whole, without looking into it.
-        needed = {str(parent) for path in wanted for parent in PurePosixPath(path).parents}
-        await check_links(self._backend, self._root, wanted)
-        present: list[str] = []
-        stale: list[str] = []
-        frontier = [self.path]
-        for _ in range(MAX_DEPTH):
-            if not frontier:
-                return present, stale
-            below: list[str] = []
-            for path in frontier:
-                for entry, is_directory in await self._entries(path):
-                    if is_directory and entry in needed:
-                        below.append(entry)
-                    elif not is_directory and entry in wanted:
-                        present.append(entry)
-                    elif entry != self.marker:
-                        stale.append(entry)
-            frontier = below
-        raise SkillsError(f"{self.path} nests deeper than {MAX_DEPTH} levels; remove it and try again")
 
     async def _entries(self, path: str) -> list[tuple[str, bool]]:
         entries = await listed(path, self._backend)
@@ -244,11 +180,13 @@ class SkillDirectory:
         await check_links(self._backend, self._root, [entry for entry, _ in entries])
         return entries
 
-    async def _contents(self, paths: list[str]) -> dict[str, bytes]:
-        if not paths:
-            return {}
-        replies = await self._backend.adownload_files(paths)
-        return {reply.path: reply.content for reply in replies if not reply.error and reply.content is not None}
+    async def _digests(self, paths: list[str]) -> dict[str, str]:
+        replies = await self._backend.adownload_files(paths) if paths else []
+        return {
+            reply.path.removeprefix(f"{self.path}/"): hashlib.sha256(reply.content).hexdigest()
+            for reply in replies
+            if not reply.error and reply.content is not None
+        }
 
     async def _upload(self, files: Mapping[str, bytes]) -> None:
         replies = await self._backend.aupload_files(list(files.items())) if files else []
@@ -257,17 +195,21 @@ class SkillDirectory:
             raise SkillsError(f"{len(failed)} of {len(files)} files could not be written: {'; '.join(failed[:5])}")
 
 
-async def marks(backend: BackendProtocol, directories: Iterable[SkillDirectory]) -> dict[str, Mark | Doubt]:
-    """Return what the markers of directories say, by directory; those without one are left out. One call."""
-    paths = {directory.marker: directory.path for directory in directories}
-    replies = await backend.adownload_files(list(paths)) if paths else []
-    found: dict[str, Mark | Doubt] = {}
-    for path, reply in zip(paths, replies, strict=True):
-        if reply.error is None and reply.content is not None:
-            found[paths[path]] = Mark.read(reply.content, paths[path])
-        elif not is_missing_error(reply.error):
-            found[paths[path]] = Doubt(f"cannot be read: {reply.error or 'no content'}")
-    return found
+_locks: "WeakValueDictionary[object, threading.Lock]" = WeakValueDictionary()
+"""One for each directory that is being written."""
+
+
+@asynccontextmanager
+async def _alone(backend: BackendProtocol, path: str) -> AsyncIterator[None]:
+    """Wait until no other loader of this process works on a directory, on whichever event loop."""
+    real = await asyncio.to_thread(real_paths, backend, {path})
+    lock = _locks.setdefault(real.get(path) or (id(backend), path), threading.Lock())
+    while not lock.acquire(blocking=False):  # noqa: ASYNC110 - no event crosses event loops
+        await asyncio.sleep(_PAUSE / 10)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def listed(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
@@ -322,35 +264,26 @@ def _is_gone(path: str, error: str) -> bool:
     return told.lower() == "not found" or is_missing_error(error)
 
 
-logger = logging.getLogger("deepskills")
-
-SANDBOX_ROOT = "/workspace/skills"
-"""Where skills go on a backend, each into a directory with its name."""
-
-MAX_ATTEMPTS = 8
-"""How often a directory is written while others write it too."""
-
-_PAUSE = 0.05
-
-
 class SkillSandboxLoader:
     """Puts stored skills onto a backend, as `/workspace/skills/{name}/...`, and keeps them up to date there.
 
-    Only directories that the loader created are ever changed: each has a marker file with the revision that it holds.
+    Only directories that the loader made are ever changed. What an agent altered in one of them is put back.
 
     Args:
         skill_service: Where the skills come from; it decides what a user may see.
         root: The directory on the backend that holds the skills; `SKILLS_BASE_DIR` by default.
-        verify: Compare every file each time, instead of trusting the markers. For sandboxes whose agents may write to
-            their skills.
     """
 
     SKILLS_BASE_DIR = SANDBOX_ROOT
 
-    def __init__(self, skill_service: SkillService, *, root: str | None = None, verify: bool = False) -> None:
+    def __init__(self, skill_service: SkillService, *, root: str | None = None) -> None:
         self._service = skill_service
         self._root = (self.SKILLS_BASE_DIR if root is None else root).rstrip("/")
-        self._verify = verify
+        self.writer = secrets.token_hex(8)
+        """Tells the markers of this loader from those of others."""
+
+        self.written: set[str] = set()
+        """The directories that it wrote to."""
 
     async def load_skill_to_sandbox(
         self,
@@ -378,7 +311,7 @@ class SkillSandboxLoader:
     ) -> dict[UUID, bool]:
         """Do the same for several skills; one that fails does not stop the others.
 
-        Skills that are already there cost one backend call together. Of two skills with the same name the first is
+        Of two skills with the same name the first is
         loaded, because both would use the same directory. Skills that these require are loaded too.
 
         Args:
@@ -443,39 +376,47 @@ class SkillSandboxLoader:
         directories = [path for path, is_directory in await listed(self._root, backend) if is_directory]
         present = {path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == self._root}
         stale = [SkillDirectory(backend, self._root, name) for name in sorted(present - wanted.keys())]
-        made = await marks(backend, stale)
-        unmarked = [directory.path for directory in stale if directory.path not in made]
-        known = await self._service.deliveries(unmarked, user_id)
+        known = await self._service.deliveries([directory.path for directory in stale], user_id)
         result: dict[str, bool] = {}
         for directory in stale:
-            mark = made.get(directory.path)
-            name = directory.path.rpartition("/")[2]
-            # A copy of a directory that the loader created is not the loader's.
-            is_known = mark is None and await directory.holds_any(known.get(directory.path, frozenset()))
-            if is_known or (isinstance(mark, Mark) and mark.directory == directory.path):
-                result[name] = await _removed(directory)
-                if result[name]:
-                    await self._service.forget_delivery(directory.path, user_id)
-            elif isinstance(mark, Doubt) and not mark.is_foreign:
-                logger.error("Cannot tell whether %s is the loader's: its marker %s", directory.path, mark.reason)
-                result[name] = False
-        done = await self._load(list(wanted.values()), backend, user_id)
-        return result | {skill.name: done[skill.id] for skill in wanted.values()}
+            done = await self._revoke(directory, known.get(directory.path))
+            if done is not None:
+                result[directory.path.rpartition("/")[2]] = done
+            if done:
+                await self._service.forget_delivery(directory.path, user_id)
+        loaded = await self._load(list(wanted.values()), backend, user_id)
+        return result | {skill.name: loaded[skill.id] for skill in wanted.values()}
+
+    async def _revoke(self, directory: SkillDirectory, known: frozenset[str] | None) -> bool | None:
+        """Remove a directory that should not be there; `None` for one that no loader made."""
+        try:
+            mark = await directory.read_mark()
+            # Whatever the marker says now, the store knows what was delivered. Without any trace of that, the directory
+            # may be somebody else's, in another sandbox of the same user.
+            is_delivered = known is not None and (mark is not None or await directory.holds_any(known))
+            if not is_delivered and not directory.is_own(mark):
+                if known is not None:
+                    logger.error("Nothing in %s is as it was delivered, so it stays; remove it by hand", directory.path)
+                return None if known is None else False
+            await directory.remove()
+        except GraphBubbleUp:
+            raise
+        except Exception as error:
+            logger.exception("Cannot remove %s from the sandbox: %s", directory.path, error)  # noqa: TRY401 - in the line itself
+            return False
+        return True
 
     async def _load(self, skills: list[Skill], backend: BackendProtocol, user_id: UserId | None) -> dict[UUID, bool]:
         """Return for each skill of a listing whether its directory is right."""
-        directories = {skill.id: SkillDirectory(backend, self._root, skill.name) for skill in skills}
-        try:
-            made = await marks(backend, directories.values())
-        except GraphBubbleUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - each directory is looked at again on its own
-            logger.warning("The markers of %s cannot be read: %s: %s", self._root, type(error).__name__, error)
-            made = {}
         done: dict[UUID, bool] = {}
         for skill in skills:
             try:
-                await self._bring(skill, directories[skill.id], made.get(directories[skill.id].path), backend, user_id)
+                # Checked again, because rows may have been written outside the service.
+                check_name(skill.name)
+                directory = SkillDirectory(backend, self._root, skill.name)
+                await check_links(backend, self._root, [directory.path])
+                async with _alone(backend, directory.path):
+                    await self._bring(skill, directory, backend, user_id)
                 done[skill.id] = True
             except GraphBubbleUp:
                 raise
@@ -485,46 +426,70 @@ class SkillSandboxLoader:
         return done
 
     async def _bring(
-        self,
-        skill: Skill,
-        directory: SkillDirectory,
-        mark: Mark | Doubt | None,
-        backend: BackendProtocol,
-        user_id: UserId | None,
+        self, skill: Skill, directory: SkillDirectory, backend: BackendProtocol, user_id: UserId | None
     ) -> None:
         """Bring one directory up to date, even while others do the same: the last to write checks again."""
-        # Checked again, because rows may have been written outside the service.
-        check_name(skill.name)
-        await check_links(backend, self._root, [directory.path])
-        is_there = isinstance(mark, Mark) and mark.directory == directory.path and mark.holds(skill)
-        if is_there and not self._verify:
-            return
         for path, is_directory in await listed(self._root, backend):
             if path == directory.path and not is_directory:
                 raise SkillsError(f"{path} is a file or a link; remove it")
-        is_known = False
-        if mark is None:
-            known = await self._service.deliveries([directory.path], user_id)
-            is_known = await directory.holds_any(known.get(directory.path, frozenset()))
         for attempt in range(MAX_ATTEMPTS):
             # Read again in each attempt: it may have changed while another loader wrote.
-            whole = await self._service.get_skill(skill.id, user_id)
+            whole = await self._service.get_skill(skill.id, user_id, contents=False)
             if whole.name != skill.name:
                 raise SkillsError(f"it has just been renamed to {whole.name!r}; load it again")
-            files = _files_of(whole)
-            is_done = await directory.replace(whole, files, is_known=is_known)
-            if is_done and await self._is_current(whole, directory, user_id):
-                await self._service.note_delivery(directory.path, whole.id, files.values(), user_id)
-                logger.info("Skill %r is on the sandbox: %d files", whole.name, len(whole.files) + 1)
+            _check_files(whole)
+            text = document_of(whole).render()
+            digests = {SKILL_FILE: hashlib.sha256(text).hexdigest(), **{file.path: file.digest for file in whole.files}}
+            if await self._put(whole, text, digests, directory, user_id) and await self._is_current(
+                whole, directory, user_id
+            ):
                 return
             await asyncio.sleep(_PAUSE * random.uniform(1, 2 + attempt))  # noqa: S311 - not a secret
-            now = await directory.read_mark()
-            if isinstance(now, Mark) and now.holds(whole) and await self._is_current(whole, directory, user_id):
-                # The loader that wrote that mark takes care of it.
-                return
         raise SkillsError(
             f"others keep writing to {directory.path}; load it again when they are done, or remove it if nobody does"
         )
+
+    async def _put(
+        self, skill: Skill, text: bytes, digests: Mapping[str, str], directory: SkillDirectory, user_id: UserId | None
+    ) -> bool:
+        """Write what differs, and return whether the directory then holds the skill."""
+        there, stale = await directory.look(digests)
+        mark = await directory.read_mark()
+        new = directory.mark(skill, self.writer)
+        changed = [path for path, digest in digests.items() if there.get(path) != digest]
+        # All but who wrote it.
+        is_marked = mark is not None and mark.partition(b'"writer"')[0] == new.partition(b'"writer"')[0]
+        if is_marked and not changed and not stale:
+            return True
+        await self._check_own(directory, mark, user_id, has_files=bool(there or stale), differs=bool(changed or stale))
+        files: dict[str, bytes] = {}
+        if any(path != SKILL_FILE for path in changed):
+            full = await self._service.get_skill(skill.id, user_id)
+            if full.revision != skill.revision:
+                return False
+            files = exported(full)
+        await self._service.note_delivery(directory.path, skill.id, list(digests.values()), user_id)
+        self.written.add(directory.path)
+        await directory.put({path: files.get(path, text) for path in changed}, stale, text, new)
+        there, stale = await directory.look(digests)
+        if there == digests and not stale:
+            logger.info("Skill %r is on the sandbox: %d files", skill.name, len(digests))
+            return True
+        # Another process wrote at the same time: better no skill than a torn one.
+        await directory.withdraw()
+        return False
+
+    async def _check_own(
+        self, directory: SkillDirectory, mark: bytes | None, user_id: UserId | None, *, has_files: bool, differs: bool
+    ) -> None:
+        if directory.is_own(mark) or (not has_files and (mark is None or directory.is_half_written(mark))):
+            return
+        if mark is None and not differs:
+            return
+        known = (await self._service.deliveries([directory.path], user_id)).get(directory.path)
+        if known is not None and (mark is not None or await directory.holds_any(known)):
+            return
+        raise SkillsError(f"{directory.path} was not made by the loader; remove it, or rename the skill")
 
     async def _is_current(self, skill: Skill, directory: SkillDirectory, user_id: UserId | None) -> bool:
         """Whether a skill is still what was written; one that the user may no longer see is removed."""
@@ -535,7 +500,7 @@ class SkillSandboxLoader:
         return (current[0].revision, current[0].stamp) == (skill.revision, skill.stamp)
 
 
-def _files_of(skill: Skill) -> dict[str, bytes]:
+def _check_files(skill: Skill) -> None:
     for file in skill.files:
         check_kept_path(file.path)
         if file.path.count("/") >= MAX_DEPTH - 1:
@@ -543,23 +508,15 @@ def _files_of(skill: Skill) -> dict[str, bytes]:
             raise SkillsError(f"its file {quoted(file.path)} is more than {MAX_DEPTH} directories deep; move it up")
         if path_key(file.path).partition("/")[0] == MARKER:
             raise SkillsError(f"its file {file.path!r} has the name of the loader's own marker; rename it")
-    return exported(skill)
-
-
-async def _removed(directory: SkillDirectory) -> bool:
-    try:
-        await directory.remove()
-    except GraphBubbleUp:
-        raise
-    except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, stops no other
-        logger.error("Cannot remove %s from the sandbox: %s: %s", directory.path, type(error).__name__, error)  # noqa: TRY400 - the message says it all
-        return False
-    return True
 
 
 def _log(skill_id: UUID, error: Exception) -> None:
-    level = logging.WARNING if isinstance(error, SkillNotFoundError) else logging.ERROR
-    logger.log(level, "Cannot load skill %s to the sandbox: %s: %s", skill_id, type(error).__name__, error)
+    is_missing = isinstance(error, SkillNotFoundError)
+    level = logging.WARNING if is_missing else logging.ERROR
+    trace = None if is_missing else error
+    logger.log(
+        level, "Cannot load skill %s to the sandbox: %s: %s", skill_id, type(error).__name__, error, exc_info=trace
+    )
 
 
 class SharedSandbox:
@@ -570,6 +527,7 @@ class SharedSandbox:
         session_factory: Opens a session, such as an `async_sessionmaker`.
         root: The directory on the backend that holds the skills.
         policy: Who is in which group, and so on, as for `SkillService`.
+        options: The fields of `Policy` by name.
     """
 
     def __init__(
@@ -579,12 +537,15 @@ class SharedSandbox:
         *,
         root: str = SANDBOX_ROOT,
         policy: Policy | None = None,
+        **options: Any,  # noqa: ANN401 - the fields of Policy
     ) -> None:
         self._backend = backend
         self._session_factory = session_factory
         self._root = root.rstrip("/")
-        self._policy = policy or Policy()
-        self._written: dict[str, UUID] = {}
+        self._policy = Policy.of(policy, options)
+        self._written: dict[str, str] = {}
+        """The directories that `preload` wrote to, each with the loader that did."""
+
         self._made: list[str] = []
         """Directories above the skills that `preload` created, the deepest first."""
 
@@ -620,14 +581,10 @@ class SharedSandbox:
                 given = list(wanted.values())
             else:
                 given = list(dict.fromkeys(skill_ids))
-            before = await self._directories()
             missing = await self._missing()
-            done = await SkillSandboxLoader(service, root=self._root).load_skills_to_sandbox(
-                given, self._backend, user_id, include_public=include_public
-            )
-            now = await self._directories()
-        # What was there before, whoever wrote it, is not ours to remove.
-        self._written.update({path: skill_id for path, skill_id in now.items() if path not in before})
+            loader = SkillSandboxLoader(service, root=self._root)
+            done = await loader.load_skills_to_sandbox(given, self._backend, user_id, include_public=include_public)
+        self._written |= dict.fromkeys(loader.written, loader.writer)
         self._made += [path for path in missing if path not in self._made]
         return done
 
@@ -641,11 +598,19 @@ class SharedSandbox:
 
     async def cleanup(self) -> None:
         """Remove what `preload` wrote, and nothing else; a second call does nothing."""
-        present = await self._directories()
-        for path, skill_id in list(self._written.items()):
+        for path, writer in list(self._written.items()):
             directory = SkillDirectory(self._backend, self._root, path.rpartition("/")[2])
-            if present.get(path) != skill_id or await _removed(directory):
-                del self._written[path]
+            try:
+                mark = await directory.read_mark()
+                # Another loader may have written there since. Whatever an agent did to the marker changes nothing.
+                if not directory.is_own(mark) or writer.encode() in (mark or b"") or b'"writer"' not in (mark or b""):
+                    await directory.remove()
+            except GraphBubbleUp:
+                raise
+            except Exception as error:
+                logger.exception("Cannot remove %s from the sandbox: %s", path, error)  # noqa: TRY401 - in the line itself
+                continue
+            del self._written[path]
         await self._remove_made()
 
     async def _missing(self) -> list[str]:
@@ -676,14 +641,3 @@ class SharedSandbox:
                 logger.warning("Cannot remove the empty directory %s: %s: %s", path, type(error).__name__, error)
                 return
             self._made.pop(0)
-
-    async def _directories(self) -> dict[str, UUID]:
-        """Return the directories that a loader created, each with the skill in it."""
-        paths = [path for path, is_directory in await listed(self._root, self._backend) if is_directory]
-        directories = [SkillDirectory(self._backend, self._root, path.rpartition("/")[2]) for path in paths]
-        found = await marks(self._backend, directories)
-        return {
-            path: UUID(hex=mark.skill_id)
-            for path, mark in found.items()
-            if isinstance(mark, Mark) and mark.directory == path and as_id(mark.skill_id) is not None
-        }

@@ -216,23 +216,18 @@ class SkillFileSchema(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:  # noqa: ANN401 - whatever is to be shown
-        return _file_values(given, content=given.has_content) if isinstance(given, SkillFile) else given
+        return _file_values(given, given.data if given.has_content else None) if isinstance(given, SkillFile) else given
 
     @classmethod
-    def of(cls, file: SkillFile, *, content: bool = True) -> "SkillFileSchema":
-        """Return a file as it is shown, with its content if that was read and is wanted."""
-        return cls.model_validate(_file_values(file, content=content and file.has_content))
+    def of(cls, file: SkillFile, *, content: bytes | None = None) -> "SkillFileSchema":
+        """Return a file as it is shown, with a content or without."""
+        return cls.model_validate(_file_values(file, content))
 
 
-def _file_values(file: SkillFile, *, content: bool) -> dict[str, Any]:
-    data = file.content if content else None
-    return {
-        "id": file.id,
-        "path": file.path,
-        "size": file.size,
-        "encoding": "utf-8" if file.is_text else "base64",
-        "content": base64.b64encode(data).decode() if isinstance(data, bytes) else data,
-    }
+def _file_values(file: SkillFile, content: bytes | None) -> dict[str, Any]:
+    shown = None if content is None else content.decode() if file.is_text else base64.b64encode(content).decode()
+    encoding = "utf-8" if file.is_text else "base64"
+    return {"id": file.id, "path": file.path, "size": file.size, "encoding": encoding, "content": shown}
 
 
 class SkillSchema(BaseModel):
@@ -253,10 +248,10 @@ class SkillSchema(BaseModel):
     shared_with: dict[str, Right]
     frontmatter: str | None
     encoding: SkillEncoding
-    files: list[SkillFileSchema] | None
     size: int
     created_at: datetime
     updated_at: datetime
+    files: list[SkillFileSchema] | None
 
     @model_validator(mode="before")
     @classmethod
@@ -264,13 +259,14 @@ class SkillSchema(BaseModel):
         return _values(given, files=given.has_files) if isinstance(given, Skill) else given
 
     @classmethod
-    def of(cls, skill: Skill, *, files: bool = True) -> "SkillSchema":
-        """Return a skill as it is shown, with its files if those were listed and are wanted."""
-        return cls.model_validate(_values(skill, files=files and skill.has_files))
+    def of(cls, skill: Skill, *, files: bool = True, contents: bool = True) -> "SkillSchema":
+        """Return a skill as it is shown, with its files and their contents if those were read and are wanted."""
+        return cls.model_validate(_values(skill, files=files and skill.has_files, contents=contents))
 
 
-def _values(skill: Skill, *, files: bool) -> dict[str, Any]:
+def _values(skill: Skill, *, files: bool, contents: bool = True) -> dict[str, Any]:
     whole = skill.has_text
+    listed = sorted(skill.files, key=lambda file: file.path) if files else None
     return {
         **{name: getattr(skill, name) for name in SkillSchema.model_fields if name not in _HEAVY},
         # A former version was never written as a row, so it lacks the database's defaults.
@@ -278,7 +274,7 @@ def _values(skill: Skill, *, files: bool) -> dict[str, Any]:
         "is_approved": skill.is_approved or False,
         "content": skill.content if whole else None,
         "frontmatter": skill.frontmatter if whole else None,
-        "files": sorted(skill.files, key=lambda file: file.path) if files else None,
+        "files": listed if contents or listed is None else [SkillFileSchema.of(file) for file in listed],
     }
 
 

@@ -366,43 +366,79 @@ QUIET_SECONDS = 30.0
 """How often PostgreSQL is polled even without a notification: a connection may have died unnoticed."""
 
 
+class Listener:
+    """One connection that hears of changes for all who wait on an event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = asyncio.Lock()
+        self._events: set[asyncio.Event] = set()
+        self._connection: AsyncConnection | None = None
+        self._driver: Any = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it hears; a lost connection is not an error, from then on the store is polled."""
+        return self._driver is not None and not self._driver.is_closed()
+
+    async def join(self, event: asyncio.Event) -> None:
+        """Set an event at each change from now on."""
+        async with self._lock:
+            self._events.add(event)
+            if self._connection is None:
+                # Its own connection: one from the pool would lose its listener when it is returned.
+                self._connection = await AsyncEngine(self._engine).connect()
+                self._driver = (await self._connection.get_raw_connection()).driver_connection
+                await self._driver.add_listener(CHANNEL, self._hear)
+
+    async def leave(self, event: asyncio.Event) -> None:
+        """Set the event no more; the last one to leave closes the connection."""
+        async with self._lock:
+            self._events.discard(event)
+            if self._events or self._connection is None:
+                return
+            connection, self._connection = self._connection, None
+            if self.is_alive:
+                await self._driver.remove_listener(CHANNEL, self._hear)
+            await connection.close()
+
+    def _hear(self, *_what: object) -> None:
+        for waiting in self._events:
+            waiting.set()
+
+
+_listeners: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Engine, Listener]]" = weakref.WeakKeyDictionary()
+
+
 class Notices:
     """Waits for changes to a store, as an async context manager."""
 
     def __init__(self, session: AsyncSession, interval: float) -> None:
-        bind = session.get_bind()
-        self._engine: Engine = bind.engine
+        engine = session.get_bind().engine
         self._interval = interval
         self._heard = asyncio.Event()
-        self._connection: AsyncConnection | None = None
-        self._driver: Any = None
+        self._listener: Listener | None = None
+        if engine.dialect.name == "postgresql" and engine.dialect.driver == "asyncpg":
+            known = _listeners.setdefault(asyncio.get_running_loop(), {})
+            self._listener = known.setdefault(engine, Listener(engine))
 
     async def __aenter__(self) -> Self:
-        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "asyncpg":
-            # Its own connection: one from the pool would lose its listener when it is returned.
-            self._connection = await AsyncEngine(self._engine).connect()
-            self._driver = (await self._connection.get_raw_connection()).driver_connection
-            await self._driver.add_listener(CHANNEL, self._hear)
+        if self._listener is not None:
+            await self._listener.join(self._heard)
         return self
 
     async def __aexit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if self._connection is not None:
-            if not self._driver.is_closed():
-                await self._driver.remove_listener(CHANNEL, self._hear)
-            await self._connection.close()
+        if self._listener is not None:
+            await self._listener.leave(self._heard)
 
     async def wait(self) -> None:
         """Wait until something may have changed."""
-        # A lost connection is not an error: from then on the store is polled, as on SQLite.
-        is_told = self._driver is not None and not self._driver.is_closed()
+        is_told = self._listener is not None and self._listener.is_alive
         try:
             await asyncio.wait_for(self._heard.wait(), QUIET_SECONDS if is_told else self._interval)
         except TimeoutError:
             return
         finally:
             self._heard.clear()
-
-    def _hear(self, *_what: object) -> None:
-        self._heard.set()

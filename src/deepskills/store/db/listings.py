@@ -46,6 +46,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, selectinload, undefer
 
+from deepskills._catalog.search import Document
 from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import (
     Counter,
@@ -53,19 +54,7 @@ from deepskills.store.db.models import (
     SkillShare,
     SkillTag,
 )
-from deepskills.store.db.search import (
-    CANDIDATES,
-    POSTGRES_FREQUENCIES,
-    SQLITE_FREQUENCIES,
-    Frequencies,
-    Matches,
-    Searchable,
-    best_matches,
-    postgres_frequencies,
-    sqlite_frequencies,
-    telling_words,
-    with_texts,
-)
+from deepskills.store.db.search import CANDIDATES, Matches, best_matches, counts_of, telling_words, with_texts
 from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
 
 
@@ -291,7 +280,7 @@ class ListingRepository:
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
     ) -> Select[Any]:
         """Return the query for the skills seen for one reason, or for all skills of all owners."""
-        rank = -1 if reason is None else int(reason)
+        rank = -1 if reason is None else viewer.rank(reason)
         query, first = self._seen(reason, viewer, chosen, Skill.id, Skill.name_key, literal(rank).label("rank"))
         query = query.add_columns(first.label("since"))
         if after is not None:
@@ -326,11 +315,10 @@ class ListingRepository:
         viewer: Viewer,
         chosen: Filter,
         *columns: Any,  # noqa: ANN401 - columns and expressions
-        limit: int | None = None,
     ) -> Subquery:
         """Return columns of all skills of a listing as a table."""
         reasons = [None] if chosen.is_everything else sorted(chosen.reasons)
-        queries = [self._seen(reason, viewer, chosen, *columns)[0].limit(limit) for reason in reasons]
+        queries = [self._seen(reason, viewer, chosen, *columns)[0] for reason in reasons]
         return union_all(*(select(query.subquery()) for query in queries)).subquery()
 
     def _conditions(self, chosen: Filter) -> list[ColumnElement[bool]]:
@@ -357,23 +345,6 @@ class ListingRepository:
         seen = [] if chosen.is_everything else [visible(viewer, chosen.reasons)]
         return and_(*self._conditions(chosen), *seen)
 
-    async def count(self, viewer: Viewer, chosen: Filter, up_to: int) -> int:
-        """Return how many skills a listing has, counted up to a number."""
-        # In a large store the public or the system skills alone are more than that; to look for those of groups as well
-        # takes far longer than to count these.
-        common = [] if chosen.is_everything else sorted(chosen.reasons & {Reason.SYSTEM, Reason.PUBLIC})
-        seen = [self._seen(reason, viewer, chosen, Skill.id)[0].limit(up_to).subquery() for reason in common]
-        if seen:
-            counted = select(*(select(func.count()).select_from(some).scalar_subquery() for some in seen))
-            if any(int(count or 0) >= up_to for count in (await self._session.execute(counted)).one()):
-                return up_to
-        found = self._all_seen(viewer, chosen, Skill.id, limit=up_to)
-        return int(await self._session.scalar(select(func.count()).select_from(found)) or 0)
-
-    async def mark(self, viewer: Viewer, chosen: Filter) -> str:
-        """Return a mark that identifies the skills of a listing as they are now."""
-        return str(await self._session.scalar(self._mark(viewer, chosen)))
-
     def _mark(self, viewer: Viewer, chosen: Filter) -> Select[Any]:
         """Return the query for the number of skills in a listing and the sum of their stamps.
 
@@ -385,41 +356,30 @@ class ListingRepository:
         total = func.coalesce(func.sum(stamps.c.stamp), 0)
         return select(cast(func.count(), Text) + literal(":") + cast(total, Text)).select_from(stamps)
 
-    async def searchable(self, viewer: Viewer, chosen: Filter) -> list[Searchable]:
-        """Return the searchable parts of all skills of a listing, in order."""
-        condition = Skill.id.in_(select(self._all_seen(viewer, chosen, Skill.id).c.id))
-        columns = (Skill.id, Skill.name, Skill.description, Skill.beginning)
-        query = select(*columns).where(condition).order_by(Skill.name_key, Skill.id)
-        found = {row.id: Searchable(*row) for row in await self._session.execute(query)}
-        tags = select(SkillTag.skill_id, SkillTag.tag).join(Skill).where(condition)
-        for row in await self._session.execute(tags):
-            found[row.skill_id].tags.append(row.tag)
-        return list(found.values())
-
     async def search(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> Matches:
         """Return the best matches that the database finds, from a place on."""
+        skills = select(Skill.id).where(self._visible(viewer, chosen))
         words = telling_words(query)
         if not words:
             return Matches()
-        frequencies = await self._frequencies(words)
-        skills = select(Skill.id).where(self._visible(viewer, chosen))
-        matches = best_matches(skills, words, frequencies, self._dialect)
-        best: list[Searchable] = []
-        if offset < CANDIDATES:
-            rows = await self._session.execute(with_texts(matches.limit(CANDIDATES), self._dialect))
-            best = [Searchable(row[0], row[1], row[2], row[3], [row[4] or ""]) for row in rows]
+        row = (await self._session.execute(counts_of(skills, words, self._dialect))).one()
+        counts = dict(zip(words, map(int, row), strict=True))
+        if not any(counts.values()):
+            # A slip of the pen: the ranker corrects it, if there are not too many skills to look at.
+            few = await self._documents(skills.order_by(Skill.name_key, Skill.id).limit(CANDIDATES * 3))
+            return Matches(few, is_guess=True)
+        matches = best_matches(skills, counts, self._dialect)
+        best = await self._documents(matches.limit(CANDIDATES)) if offset < CANDIDATES else []
         start = max(offset, CANDIDATES)
         missing = offset + limit - start
         if missing <= 0 or (best and len(best) < CANDIDATES):
-            return Matches(best, frequencies=frequencies)
-        further = await self._session.scalars(matches.limit(missing).offset(start))
-        return Matches(best, list(further), frequencies)
+            return Matches(best)
+        return Matches(best, list(await self._session.scalars(matches.limit(missing).offset(start))))
 
-    async def _frequencies(self, words: Sequence[str]) -> Frequencies:
-        """Return how common words are."""
-        if self._dialect == "postgresql":
-            return postgres_frequencies((await self._session.execute(POSTGRES_FREQUENCIES, {"words": words})).all())
-        return sqlite_frequencies((await self._session.execute(SQLITE_FREQUENCIES, {"words": json.dumps(words)})).all())
+    async def _documents(self, matches: Select[Any]) -> list[tuple[UUID, Document]]:
+        """Return what the ranker reads of skills."""
+        rows = await self._session.execute(with_texts(matches, self._dialect))
+        return [(row[0], Document(row[1], row[2], row[3] or "", row[4].encode("utf-8", "replace"))) for row in rows]
 
     async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills without their texts, in the order of the given ids."""
@@ -481,7 +441,7 @@ class ListingRepository:
     async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
         """Return what an agent's run needs of each visible skill; the first with a name counts."""
         found: list[Head] = []
-        for reason in sorted(chosen.reasons):
+        for reason in sorted(chosen.reasons, key=viewer.rank):
             # In the database, so that frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))

@@ -50,6 +50,7 @@ from deepskills.store.db.listings import (
     readable,
     seen_for,
     since,
+    visible,
 )
 from deepskills.store.db.models import (
     INSERT_SEARCH_ROW,
@@ -101,9 +102,11 @@ class SkillRepository:
         """Return a skill with its files and their contents, whoever's it is."""
         return await self._first(and_(Skill.id == skill_id, Skill.deleted_at.is_(None)), contents=True)
 
-    async def list_by_user(self, user_id: str | UUID) -> list[Skill]:
-        """Return the skills that a user owns, without their texts, sorted by name."""
-        query = light().where(Skill.owner_id == str(user_id), Skill.deleted_at.is_(None)).order_by(Skill.name_key)
+    async def list_by_user(self, user_id: str | UUID, include_public: bool = True) -> list[Skill]:  # noqa: FBT001, FBT002 - callers pass it by name or by place
+        """Return the skills that a user owns and, unless told otherwise, public ones, without texts, sorted by name."""
+        viewer = Viewer(str(user_id))
+        reasons = {Reason.OWN, Reason.PUBLIC, Reason.SYSTEM} if include_public else {Reason.OWN}
+        query = light().where(visible(viewer, reasons)).order_by(Skill.name_key)
         return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
 
     async def by_name(
@@ -120,7 +123,7 @@ class SkillRepository:
         """
         # One query per reason, each on its own index; the union is sorted by precedence.
         branches: list[Any] = [
-            select(Skill.id, literal(int(reason)).label("rank"), since(reason, viewer).label("since")).where(
+            select(Skill.id, literal(viewer.rank(reason)).label("rank"), since(reason, viewer).label("since")).where(
                 Skill.name_key == name_key,
                 Skill.deleted_at.is_(None),
                 seen_for(reason, viewer),
@@ -176,14 +179,14 @@ class SkillRepository:
             for position, name in enumerate(names)
         )
 
-    async def required_by(self, skill: Skill, limit: int) -> Sequence[Skill]:
-        """Return the skills that require a skill by its name and whose owners can see it.
+    async def required_by(self, skill: Skill, viewer: Viewer, limit: int) -> Sequence[Skill]:
+        """Return the skills that `viewer` may read, that require a skill by its name and whose owners can see it.
 
         For a public or system skill these are everybody's; for any other, the owner's and those of its groups.
         """
         query = light().join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
         query = query.where(SkillRequirement.name_key == skill.name_key, Skill.deleted_at.is_(None))
-        query = query.where(Skill.id != skill.id)
+        query = query.where(Skill.id != skill.id, readable(viewer))
         if skill.owner_id is not None and not skill.is_public:
             groups = select(SkillShare.group_id).where(SkillShare.skill_id == skill.id)
             shared = select(SkillShare.skill_id).where(SkillShare.group_id.in_(groups))
@@ -349,6 +352,9 @@ def set_listed_files(skill: Skill, files: Iterable[KeptFile]) -> None:
 APPROVED = "approved"
 """The log's word for an operator's approval."""
 
+READ = "read"
+"""The log's word for an operator's look at somebody's private skill."""
+
 LOADED = "skill.loaded"
 """The event for a skill that was loaded."""
 
@@ -423,7 +429,7 @@ class HistoryRepository:
         """Write a record."""
         self._session.add(record)
 
-    async def changes(
+    async def changes(  # noqa: PLR0913 - filters, each by name
         self,
         *,
         skill_id: UUID | None = None,
@@ -432,9 +438,15 @@ class HistoryRepository:
         before: int | None = None,
         limit: int,
         newest_first: bool = False,
+        reads: bool = False,
     ) -> Sequence[SkillChange]:
-        """Return changes after one revision and before another: those of a skill, of an owner's skills, or all."""
+        """Return changes after one revision and before another: those of a skill, of an owner's skills, or all.
+
+        With `reads`, what operators read is among them.
+        """
         query = select(SkillChange).where(SkillChange.revision > _bounded(since))
+        if not reads:
+            query = query.where(SkillChange.action != READ)
         if skill_id is not None:
             query = query.where(SkillChange.skill_id == skill_id)
         if owner_id is not None:
@@ -452,7 +464,9 @@ class HistoryRepository:
 
     async def change(self, skill_id: UUID, revision: int) -> SkillChange | None:
         """Return the change that made a revision of a skill."""
-        query = select(SkillChange).where(SkillChange.revision == revision, SkillChange.skill_id == skill_id)
+        query = select(SkillChange).where(
+            SkillChange.revision == revision, SkillChange.skill_id == skill_id, SkillChange.action != READ
+        )
         found: SkillChange | None = await self._session.scalar(query)
         return found
 
@@ -560,6 +574,25 @@ class HistoryRepository:
             rows = await self._session.execute(query.order_by(table.until).limit(limit - len(found)))
             found += [Replaced(*row) for row in rows]
         return found
+
+    async def oldest_beyond(self, owner_id: str, size: int) -> list[Replaced]:
+        """Return the oldest former texts and files of an owner's skills that are too much for a size."""
+        found: list[tuple[Replaced, int]] = []
+        for table in (FormerText, FormerFile):
+            file_id = null() if table is FormerText else FormerFile.id
+            query = select(table.skill_id, file_id, table.since, table.until, table.size)
+            rows = await self._session.execute(
+                query.join(Skill, Skill.id == table.skill_id).where(Skill.owner_id == owner_id)
+            )
+            found += [(Replaced(*row[:4]), int(row[4])) for row in rows]
+        excess = sum(each for _, each in found) - size
+        oldest: list[Replaced] = []
+        for row, each in sorted(found, key=lambda pair: pair[0].until):
+            if excess <= 0:
+                break
+            oldest.append(row)
+            excess -= each
+        return oldest
 
     async def forget(self, rows: Sequence[Replaced]) -> None:
         """Delete former texts and files; the log of changes stays."""

@@ -136,10 +136,6 @@ def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
     return run
 
 
-class _RolledBackError(Exception):
-    """Ends a rehearsal, so that its transaction is rolled back."""
-
-
 class Transactions:
     """Runs work in transactions of a session; results are detached from the session."""
 
@@ -147,9 +143,6 @@ class Transactions:
         self._session = session
         self._inside: asyncio.Task[Any] | None = None
         """The task whose transaction is open. Another task that shares the session is not part of it."""
-
-        self._rehearses = False
-        """Whether that transaction is a rehearsal: what is written in it is rolled back."""
 
     async def read(self, work: Work[ResultT], *, once: bool = False) -> ResultT:
         """Return what `work` reads, all of it as of one moment.
@@ -184,38 +177,12 @@ class Transactions:
             SkillsError: If the session is in a transaction already.
             SkillConflictError: If somebody wrote the same without the service.
         """
-        if self._rehearses and self._inside is asyncio.current_task():
-            result = await work()
-            # As at the end of a transaction, so that the next call reads what this one wrote.
-            await self._session.flush()
-            self._session.expunge_all()
-            return result
         try:
             return await self._run(work, writes=True)
         # Writers take turns, so a name cannot be taken between check and write, except by somebody who bypasses the
         # service.
         except IntegrityError:
             raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
-
-    async def rehearse(self, work: Work[object]) -> None:
-        """Do `work`, which may call several methods that write, in one transaction, and roll it back.
-
-        Raises:
-            SkillsError: If the session is in a transaction already.
-        """
-
-        async def rolled_back() -> None:
-            self._rehearses = True
-            try:
-                await work()
-            finally:
-                self._rehearses = False
-            raise _RolledBackError
-
-        try:
-            await self._run(rolled_back, writes=True)
-        except _RolledBackError:
-            return
 
     async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
         bind = self._session.get_bind()
@@ -273,14 +240,14 @@ class Transactions:
                 reason = f"timed out after {TURN_SECONDS:g} s, waiting for other writers of this process"
                 raise locked(reason) if is_sqlite else PoolTimeoutError(f"No turn to write: {reason}.") from None
             if is_sqlite:
-                await self._begin_to_write_on_sqlite(turns)
+                await self._begin_to_write_on_sqlite()
             else:
                 connection = await self._session.connection(execution_options={"isolation_level": isolation})
                 # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
                 await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
             yield
 
-    async def _begin_to_write_on_sqlite(self, turns: Turns) -> None:
+    async def _begin_to_write_on_sqlite(self) -> None:
         connection = await self._session.connection()
         # SQLite's own waiting would block the driver's thread and poll rarely; it is turned off while we poll.
         seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
@@ -288,8 +255,6 @@ class Transactions:
         await connection.run_sync(_set_timeout_of_sqlite, 0)
         try:
             while not await connection.run_sync(_try_to_begin):
-                # No writer of this process holds it, so another process does.
-                turns.contended()
                 if time.monotonic() > deadline:
                     raise locked(f"another process was writing for {seconds:g} s")
                 await asyncio.sleep(pause())
@@ -356,9 +321,8 @@ def is_collision(error: BaseException) -> bool:
 # the next writer takes the lock the moment it is free, while those of the other processes sleep between two questions,
 # until one of them has asked in vain for 15 seconds.
 #
-# So here too the writers of a process queue, and only the first one asks for the file's lock, every few milliseconds.
-# When it had to ask more than once, other processes are writing too; for the next second each writer of this process
-# then steps back for longer than the others pause, so that one of them gets in between.
+# So here too the writers of a process queue, and only the first one asks for the file's lock, every few milliseconds:
+# between two writers of one process, those of others get in.
 
 ASK_SECONDS = (0.001, 0.004)
 """How long the first writer of a process pauses before it tries to take the file's lock again: at least, at most."""

@@ -1,18 +1,19 @@
-"""Answers of the store over HTTP: the envelope, skills sent in pieces, and failures, which are small whatever was sent.
+"""Answers of the store over HTTP: the envelope, large skills, and failures, which are small whatever was sent.
 
-Large skills are serialized in pieces off the event loop, so that one client's large answer does not delay the others.
+Large answers are put together file by file on the disk, a few at a time, and sent from there.
 `route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
 """
 
-import base64
-import codecs
 import datetime as dt
-import functools
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import stat
+import time
+import zipfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from json.encoder import encode_basestring
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from tempfile import SpooledTemporaryFile
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from deepskills.store.db.engine import are_tables_missing, unavailable
 from deepskills.store.db.models import Skill, SkillFile, document_of
 from deepskills.store.errors import (
     SkillAuthenticationError,
+    SkillBusyError,
     SkillConflictError,
     SkillPermissionError,
     SkillPolicyError,
@@ -39,10 +41,9 @@ from deepskills.store.errors import (
     SkillStaleError,
     SkillTooLargeError,
 )
-from deepskills.store.packages import ZipWriter
 from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
-from deepskills.store.workers import computed
+from deepskills.store.workers import Turns, computed, in_flight
 
 logger = logging.getLogger("deepskills")
 
@@ -263,8 +264,13 @@ def _not_served(error: Exception) -> JSONResponse:
     if failure is None:
         logger.error("A request to the skill store failed", exc_info=error)
         return answer(500, "failed", str(error) if isinstance(error, CurrentUserError) else _A_BUG)
-    logger.error("A request was not served: %s", failure, exc_info=error)
-    return answer(503, "unavailable", _NO_TABLES if are_tables_missing(error) else _NO_ANSWER)
+    is_busy = isinstance(failure, SkillBusyError)
+    # One line: in an outage there are many of them.
+    logger.error("A request was not served: %s", failure)
+    message = str(failure) if is_busy else _NO_TABLES if are_tables_missing(error) else _NO_ANSWER
+    refusal = answer(503, "unavailable", message)
+    refusal.headers["Retry-After"] = "1" if is_busy else "5"
+    return refusal
 
 
 def answer(code: int, name: str, message: str, details: Sequence[ErrorDetail] = ()) -> JSONResponse:
@@ -279,30 +285,55 @@ def _shown(text: str) -> str:
 
 JSON_TYPE = "application/json"
 
-PIECE_BYTES = 1024 * 1024 - 1
-"""How much of a file is in memory at a time. A multiple of three, so that pieces of base64 can be joined."""
-
-TEXT_LENGTH = PIECE_BYTES // 6
-"""How many characters of a text are escaped in one step: each may become six."""
+PIECE_BYTES = 1024 * 1024
+"""How much of a large answer is in memory at a time, however slowly a client reads; the rest waits on the disk."""
 
 BYTES_TYPE = "application/octet-stream"
 """The type of every file that is sent as it is: no browser shows it."""
 
-WHOLE_BYTES = 1024 * 1024
-"""Up to this size, an answer is sent in one piece, with its length."""
+ASSEMBLING_SECONDS = 600.0
+"""How long a large answer waits for the others to be put together."""
 
 _FILE_LENGTH = 512
 """About how many bytes each file adds to an answer."""
+
+_assembling = Turns(2)
+_DATE = (1980, 1, 1, 0, 0, 0)
+_PLAIN_FILE = (stat.S_IFREG | 0o644) << 16
+
+Spool: TypeAlias = "SpooledTemporaryFile[bytes]"
 
 
 class ReadsFiles(Protocol):
     """Reads the contents of files that were listed without them."""
 
-    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
-        """Return part of a file: from an offset, so many bytes at most."""
-
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
-        """Return whole files, which are small together."""
+        """Return whole files."""
+
+
+async def _contents(files: Iterable[SkillFile], read: ReadsFiles) -> AsyncIterator[tuple[SkillFile, bytes]]:
+    """Yield files in order of path with their contents, small ones read together."""
+    batch: list[SkillFile] = []
+    ordered = sorted(files, key=lambda file: file.path)
+    for place, file in enumerate(ordered):
+        batch.append(file)
+        following = ordered[place + 1].size if place + 1 < len(ordered) else PIECE_BYTES
+        if sum(each.size for each in batch[-_BATCH:]) + following < PIECE_BYTES and len(batch) < _BATCH:
+            continue
+        for each, content in zip(batch, await read.read_files(batch), strict=True):
+            yield each, content
+        batch = []
+
+
+_BATCH = 200
+"""How many small files are read together."""
+
+
+async def _sent(spool: Spool) -> AsyncIterator[bytes]:
+    with spool:
+        spool.seek(0)
+        while piece := spool.read(PIECE_BYTES):
+            yield piece
 
 
 async def shown_skill(
@@ -312,127 +343,50 @@ async def shown_skill(
 
     Args:
         skill: The skill.
-        read: Reads contents of files that were not read yet; `None` leaves out all contents.
+        read: Reads the contents of files; `None` leaves out all contents.
         code: The status.
         tagged: With an `ETag` that names its revision.
     """
-    size = len(skill.content) + _FILE_LENGTH * len(skill.files)
-    if read is not None:
-        size += sum(file.size for file in skill.files)
     headers = etag(skill.revision) if tagged else {}
-    # Fail here if the skill cannot be shown: once the answer has begun, no error can be sent.
-    shown = SkillSchema.of(skill, files=False).model_dump_json(exclude={"content", "files"})
-    for file in skill.files if read is not None else ():
-        _ = file.content if file.has_content else None
-    pieces = _pieces(shown, skill, read)
-    if size > WHOLE_BYTES:
-        return StreamingResponse(pieces, code, headers, JSON_TYPE)
-    return as_json(b"".join([piece async for piece in pieces]), code, headers)
-
-
-async def _pieces(shown: str, skill: Skill, read: ReadsFiles | None) -> AsyncIterator[bytes]:
-    """Yield the answer with a skill, so that one piece of one file is held at a time."""
-    # Put together by hand: a JSON library would want the whole skill in memory, and once more as text.
-    yield f'{{"success":true,"data":{shown.removesuffix("}")},"content":"'.encode()
-    for start in range(0, len(skill.content), PIECE_BYTES):
-        part = skill.content[start : start + PIECE_BYTES]
-        for text in _slices(part):
-            yield await computed(len(text), functools.partial(_escaped, text))
-    yield b'","files":['
-    begun = ""
-    for files in batches(skill.files):
-        contents = await _whole(files, read) if read is not None else {}
-        for file in files:
-            described = SkillFileSchema.of(file, content=False).model_dump_json(exclude={"content"}).removesuffix("}")
-            yield f'{begun}{described},"content":'.encode()
-            begun = ","
-            if read is None:
-                yield b"null}"
-                continue
-            yield b'"'
-            async for piece in _content(file, contents.get(file.path), read):
-                yield piece
-            yield b'"}'
-    yield b"]}}"
-
-
-def batches(files: Iterable[SkillFile]) -> Iterator[list[SkillFile]]:
-    """Yield files in order of path, those together that take no more memory than a piece of a large one."""
-    batch: list[SkillFile] = []
-    # Added up as it goes: thousands of sums over thousands of files would keep the event loop for a second.
-    size = 0
-    for file in sorted(files, key=lambda file: file.path):
-        if batch and size + file.size > PIECE_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += file.size
-    if batch:
-        yield batch
-
-
-async def _whole(files: Sequence[SkillFile], read: ReadsFiles) -> dict[str, bytes]:
-    """Return the contents of a batch by path, read by one call; none for a large file, which is read in pieces."""
-    if any(file.size > PIECE_BYTES for file in files):
-        return {}
-    unread = [file for file in files if not file.has_content]
-    contents = await read.read_files(unread) if unread else []
-    found = {file.path: content for file, content in zip(unread, contents, strict=True)}
-    return found | {file.path: file.data for file in files if file.has_content}
-
-
-async def _content(file: SkillFile, content: bytes | None, read: ReadsFiles) -> AsyncIterator[bytes]:
-    """Yield a file's content, if it was read already from there, as it stands in JSON, between the quotes."""
-    # Pieces are cut by bytes, and a character may lie across the cut.
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    known = file.data if content is None and file.has_content else content
-    for offset in range(0, file.size, PIECE_BYTES):
-        if known is not None:
-            data = known[offset : offset + PIECE_BYTES]
-        else:
-            data = await read.read_piece(file, offset, PIECE_BYTES)
-        is_last = offset + PIECE_BYTES >= file.size
-
-        if not file.is_text:
-            yield await computed(len(data), functools.partial(base64.b64encode, data))
-            continue
-        for text in _slices(decoder.decode(data, is_last)):
-            yield await computed(len(text), functools.partial(_escaped, text))
-
-
-def _slices(text: str) -> Iterator[str]:
-    """Yield parts of a text that stay small even if every character is escaped."""
-    return (text[start : start + TEXT_LENGTH] for start in range(0, len(text), TEXT_LENGTH))
-
-
-def _escaped(text: str) -> bytes:
-    return encode_basestring(text)[1:-1].encode()
+    if read is None:
+        size = len(skill.content) + _FILE_LENGTH * len(skill.files)
+        return as_json(await computed(size, lambda: written(SkillSchema.of(skill, contents=False))), code, headers)
+    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    async with _assembling.turn(ASSEMBLING_SECONDS):
+        shown = SkillSchema.of(skill, files=False)
+        spool.write((await computed(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
+        separator = b',"files":['
+        async for file, content in _contents(skill.files, read):
+            schema = SkillFileSchema.of(file, content=content)
+            part = await computed(len(content), lambda: schema.model_dump_json().encode())  # noqa: B023 - done at once
+            spool.write(separator + part)
+            separator = b","
+    spool.write(b"]}}" if separator == b"," else b',"files":[]}}')
+    if spool.tell() <= PIECE_BYTES:
+        with spool:
+            spool.seek(0)
+            return as_json(spool.read(), code, headers)
+    return StreamingResponse(_sent(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
 
 
 async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles) -> AsyncIterator[bytes]:
-    """Yield a `.zip` with skills, each in a directory, so that one piece of one file is held at a time."""
-    writer = ZipWriter()
-    async for directory, skill in skills:
-        text = document_of(skill).render()
-        yield await computed(len(text), lambda: writer.whole(f"{directory}/{SKILL_FILE}", text))  # noqa: B023 - done at once
-        for files in batches(skill.files):
-            contents = await _whole(files, read)
-            if contents:
-                size = sum(file.size for file in files)
-                yield await computed(size, functools.partial(_packed, writer, directory, contents))
-                continue
-            for file in files:
-                writer.begin(f"{directory}/{file.path}", file.size)
-                for offset in range(0, file.size, PIECE_BYTES):
-                    data = await read.read_piece(file, offset, PIECE_BYTES)
-                    yield await computed(len(data), lambda: writer.write(data))  # noqa: B023 - done at once
-                yield writer.end()
-    yield writer.close()
+    """Yield a `.zip` with skills, each in a directory with its name."""
+    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    with zipfile.ZipFile(spool, "w") as archive:
 
+        async def add(path: str, content: bytes) -> None:
+            # One date for all, so that the same skill gives the same archive.
+            entry = zipfile.ZipInfo(path, _DATE)
+            entry.external_attr = _PLAIN_FILE
+            await computed(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
 
-def _packed(writer: ZipWriter, directory: str, contents: Mapping[str, bytes]) -> bytes:
-    """Return what files become in an archive."""
-    return b"".join(writer.whole(f"{directory}/{path}", contents[path]) for path in sorted(contents))
+        async for directory, skill in skills:
+            async with _assembling.turn(ASSEMBLING_SECONDS):
+                await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
+                async for file, content in _contents(skill.files, read):
+                    await add(f"{directory}/{file.path}", content)
+    async for piece in _sent(spool):
+        yield piece
 
 
 def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
@@ -443,20 +397,17 @@ def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
 
 async def sent_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
     """Return the bytes of a file, of a type that browsers save and never show."""
+    (content,) = await read.read_files([file])
     if file.size <= PIECE_BYTES:
-        (content,) = await read.read_files([file])
         return Response(content, 200, headers, BYTES_TYPE)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        for offset in range(0, file.size, PIECE_BYTES):
-            yield await read.read_piece(file, offset, PIECE_BYTES)
-
-    return StreamingResponse(pieces(), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
+    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    spool.write(content)
+    return StreamingResponse(_sent(spool), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
 
 
 def shown_file(file: SkillFile, code: int = 200) -> Response:
     """Return the answer with a file that was written, without its content, and the skill's current revision."""
-    return as_json(written(SkillFileSchema.of(file, content=False)), code, etag(file.skill_revision))
+    return as_json(written(SkillFileSchema.of(file)), code, etag(file.skill_revision))
 
 
 def etag(revision: int) -> dict[str, str]:
@@ -516,16 +467,70 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
+                begun = time.monotonic()
                 try:
-                    return await handler(request)
+                    return _measured(self.path, begun, request, cached(request, await handler(request)))
                 except Exception as error:
                     if not isinstance(error, _OWN) and _is_for_the_application(request, error):
                         raise
-                    return failed(error, self.challenge)
+                    return _measured(self.path, begun, request, failed(error, self.challenge))
 
             return handle
 
     return EnvelopeRoute
+
+
+def _measured(path: str, begun: float, request: Request, response: Response) -> Response:
+    """Return an answer whose time was measured, if the extra `otel` is installed."""
+    if _durations is not None:
+        route = {"http.route": path, "http.request.method": request.method}
+        _durations.record(time.monotonic() - begun, {**route, "http.response.status_code": response.status_code})
+    return response
+
+
+def _histogram() -> Any:  # noqa: ANN401 - an instrument, if OpenTelemetry is installed
+    try:
+        from opentelemetry import metrics  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        return None
+    meter = metrics.get_meter("deepskills.store")
+    meter.create_observable_gauge(
+        "deepskills.store.bytes_in_flight",
+        [lambda _options: [metrics.Observation(in_flight.held)]],
+        unit="By",
+        description="How many bytes of requests the process works on.",
+    )
+    return meter.create_histogram(
+        "deepskills.store.request.duration", unit="s", description="How long requests to the store took."
+    )
+
+
+_durations = _histogram()
+
+VARY = "Authorization, Cookie"
+"""What an answer depends on, beside its address."""
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Whether the client has the answer with that `ETag` already."""
+    known = {given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")}
+    return tag in known or "*" in known
+
+
+def cached(request: Request, response: Response) -> Response:
+    """Return an answer that browsers may keep and proxies may not, or a 304 if the client has it already."""
+    if request.method != "GET":
+        return response
+    response.headers.setdefault("Cache-Control", "private, no-cache")
+    response.headers.setdefault("Vary", VARY)
+    if "ETag" not in response.headers and not isinstance(response, StreamingResponse):
+        response.headers["ETag"] = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
+    if "ETag" not in response.headers or not is_known(request, response.headers["ETag"]):
+        return response
+    kept = ("etag", "cache-control", "vary")
+    return Response(
+        status_code=304, headers={name: response.headers[name] for name in kept if name in response.headers}
+    )
 
 
 def _is_for_the_application(request: Request, error: Exception) -> bool:

@@ -5,27 +5,28 @@
 The database comes from `DEEPSKILLS_DATABASE_URL`, or is a SQLite file in the working directory. The user comes from the
 header that `DEEPSKILLS_USER_HEADER` names, which a trusted proxy sets after it has signed the user in; the proxy must
 remove that header from what clients send. Without it everybody is anonymous, and can read what is public but write
-nothing.
+nothing. Groups, operators, approval and limits come from the environment or a file as well, see `settings.py`.
 """
 
-import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+import unicodedata
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from html import escape
 from typing import Any
 
-from fastapi import FastAPI, Request
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.routing import Match, Mount
 from starlette.types import Scope
 
-from deepskills._errors import SkillsError
 from deepskills.store import migrations
-from deepskills.store.db.engine import POOL_SIZE, create_store_engine
+from deepskills.store.db.engine import create_store_engine, unavailable
 from deepskills.store.http.requests import CurrentUser
 from deepskills.store.http.routes import create_skills_router
+from deepskills.store.http.settings import policy_options
 from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
@@ -60,6 +61,7 @@ def create_store_app(
         policy: The options of `create_skills_router`, such as `groups_of`, `is_operator` and `limits`.
     """
     url = database_url or os.environ.get(DATABASE_VARIABLE) or DEFAULT_DATABASE
+    policy = policy_options(os.environ) | policy
     engine = create_store_engine(url)
     sessions: async_sessionmaker[AsyncSession] = async_sessionmaker(engine)
     header = os.environ.get(USER_VARIABLE, "").strip()
@@ -73,64 +75,59 @@ def create_store_app(
             )
         # Any number of processes may start at once: one migrates while the others wait.
         await migrations.upgrade(engine)
-        await _warm_up(engine, sessions)
         try:
-            with _short_collections():
-                yield
+            yield
         finally:
             await engine.dispose()
 
-    app = FastAPI(title="Skills", lifespan=lifespan)
+    # FastAPI's own documentation loads scripts from elsewhere, and its redirects go where `Host` says.
+    app = FastAPI(title="Skills", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(create_skills_router(sessions, user, **policy), prefix=PREFIX)
     app.state.session_factory = sessions
-
-    @app.get("/health", include_in_schema=False)
-    async def health() -> dict[str, str]:
-        """Answer as long as the process is up."""
-        return {"status": "ok"}
+    _add_status(app, sessions)
 
     # Last: the page is mounted at `/`, where it would take every address that comes after it.
     _mount_page(app, sessions, user, {**policy, "account_links": account_links})
     return app
 
 
-async def _warm_up(engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession]) -> None:
-    """Let the first users of a new process wait no longer than later ones.
+def _add_status(app: FastAPI, sessions: async_sessionmaker[AsyncSession]) -> None:
+    """Add what tells how the server is, and the documentation."""
 
-    A connection to PostgreSQL is slow at first: it is opened, and the server plans each statement once per connection.
-    When fifty writers come at once to new processes, one of them would do so while all the others wait.
-    """
-    count = POOL_SIZE if engine.dialect.name == "postgresql" else 1
-    try:
-        async with AsyncExitStack() as used:
-            for _ in range(count):
-                async with sessions() as session:
-                    await SkillService(session).warm_up()
-                # The pool gives out what came back last. Held, so that the next round opens another one.
-                await used.enter_async_context(engine.connect())
-    # A database that can only be read, or a store at its limits, serves all the same.
-    except (SkillsError, SQLAlchemyError, OSError) as error:
-        logger.info("The first requests may take longer, because writing could not be rehearsed: %s", error)
+    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
+    async def health() -> dict[str, str]:
+        """Answer as long as the process is up."""
+        return {"status": "ok"}
+
+    @app.api_route("/ready", methods=["GET", "HEAD"], include_in_schema=False)
+    async def ready() -> Response:
+        """Answer 200 if the database answers and has the store's tables, and 503 if not."""
+        try:
+            async with sessions() as session:
+                await SkillService(session).last_revision()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this process cannot serve
+            logger.error("The store is not ready: %s", unavailable(error) or type(error).__name__)  # noqa: TRY400 - one line
+            return JSONResponse({"status": "unavailable"}, 503, {"Retry-After": "5"})
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """List the operations, without any script."""
+        return HTMLResponse(_documentation(app.openapi()), headers={"Content-Security-Policy": "default-src 'none'"})
 
 
-@contextmanager
-def _short_collections() -> Iterator[None]:
-    """Leave what a process has loaded by now, which it needs until its end, out of garbage collections.
-
-    A full collection visits every object, of which there are half a million after the imports, and stops the process
-    for a quarter of a second or more, every few seconds under load. If a writer is stopped, it holds the store's lock,
-    and the writers of all processes wait for it.
-    """
-    is_first = gc.get_freeze_count() == 0
-    # What is garbage now would otherwise never be found.
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        # Not what an application around this one has frozen for itself.
-        if is_first:
-            gc.unfreeze()
+def _documentation(schema: Mapping[str, Any]) -> str:
+    rows = [
+        f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
+        f"<td>{escape(operation.get('description', operation.get('summary', '')))}</td></tr>"
+        for path, operations in schema["paths"].items()
+        for method, operation in operations.items()
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Skills: operations</title></head><body>'
+        '<h1>Operations</h1><p>In full: <a href="openapi.json">openapi.json</a></p><table><thead><tr><th>Method</th>'
+        f"<th>Address</th><th>What it does</th></tr></thead><tbody>{''.join(rows)}</tbody></table></body></html>"
+    )
 
 
 def _mount_page(
@@ -158,6 +155,16 @@ class _PageMount(Mount):
 
 def _user_of_header(name: str) -> CurrentUser:
     def current_user(request: Request) -> str | None:
-        return request.headers.get(name) if name else None
+        given = request.headers.getlist(name) if name else []
+        if len(given) > 1:
+            raise HTTPException(400, "The header with the user was sent more than once.")
+        try:
+            # Servers read headers as Latin-1, whatever the proxy sent.
+            user = given[0].encode("latin-1").decode() if given else None
+        except UnicodeError:
+            raise HTTPException(400, "The header with the user is not UTF-8.") from None
+        if user is not None and any(unicodedata.category(sign) == "Cc" for sign in user):
+            raise HTTPException(400, "The header with the user holds control characters.")
+        return user
 
     return current_user

@@ -1,19 +1,18 @@
 """Reads requests to the store over HTTP: who sent them, their bodies, and which revision the client knows.
 
-Identity comes before the body: an anonymous write is refused before anything is read. Bodies are bounded and parsed off
-the event loop. JSON is measured before it is parsed, because a few megabytes of brackets become gigabytes of objects.
+Identity comes before the body: an anonymous write is refused before anything is read. Bodies are bounded, each and all
+that are in flight together, and parsed off the event loop.
 """
 
-import asyncio
 import base64
 import binascii
 import json
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
 from fastapi import Depends, Header, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,10 +25,11 @@ from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import SkillFile
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
+from deepskills.store.packages import unpacked, unpacked_size
 from deepskills.store.rules import Policy, signed_in
 from deepskills.store.schemas import SkillFileContent
 from deepskills.store.service import SkillService
-from deepskills.store.workers import Turns, computed
+from deepskills.store.workers import computed, in_flight
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
@@ -37,32 +37,14 @@ ResultT = TypeVar("ResultT")
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Largest request body by default."""
 
-VALUES_PER_FILE = 16
-"""How many names, values and brackets JSON may have per file that a skill may have."""
-
-OTHER_VALUES = 10_000
-"""How many it may have in addition."""
-
 FILE_TYPE = "application/vnd.deepskills.file+json"
 """The content type of a file sent as JSON, with its encoding, whatever its name."""
 
 ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
 """Content types of archives."""
 
-MAX_LITERAL_LENGTH = 64
-"""Longest number or word in JSON outside a string; parsing a number of a million digits takes seconds."""
-
-DOWNLOAD_SECONDS = 600.0
-"""How long an answer waits for its next piece while other large answers get theirs."""
-
-MAX_REST_SECONDS = 0.05
-"""How long large answers rest after a piece, at most."""
-
-_downloads = Turns()
-
-_STEP = 256 * 1024
-_STRUCTURE = re.compile(rb'["\[{]|[^\s"\[\]{}:,]{1,%d}' % (MAX_LITERAL_LENGTH + 1))
-_IN_STRING = re.compile(rb'(?:[^"\\]{1,4096}|\\.){0,512}', re.DOTALL)
+_WEIGHT_OF_A_VALUE = 32
+"""About how many bytes a name, value or bracket of JSON takes while it is parsed."""
 
 
 async def bounded_body(request: Request, limit: int) -> bytes:
@@ -128,23 +110,24 @@ def check_json(media_type: str) -> None:
         raise SkillFormatError("The content type of the body is not JSON. Send it as `application/json`.")
 
 
-def parsed(model: type[ModelT], body: bytes, max_values: int) -> ModelT:
+def parsed(model: type[ModelT], body: bytes) -> ModelT:
     """Return a body as a model.
 
     Raises:
         RequestValidationError: If it is not valid; the first problems are named.
-        SkillFormatError: If it holds too many values to look at.
+        SkillBusyError: If there is no room to parse it now.
     """
-    check_values(body, max_values)
     try:
-        return model.model_validate_json(body)
+        # A few megabytes of brackets become gigabytes, so they are counted. Those in texts count too: no harm is done.
+        with in_flight.hold(_WEIGHT_OF_A_VALUE * sum(body.count(sign) for sign in (b",", b"[", b"{"))):
+            return model.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems: list[Any] = [{**problem, "loc": ("body", *problem["loc"])} for problem in islice(found, MAX_DETAILS)]
         raise RequestValidationError(problems) from None
 
 
-def file_content(path: str, media_type: str, body: bytes, max_values: int) -> bytes | str:
+def file_content(path: str, media_type: str, body: bytes) -> bytes | str:
     """Return a file that was sent: its bytes as they are, or the content inside our own JSON.
 
     JSON is our own if its content type says so, or if it has exactly our keys and the file is not a `.json` file.
@@ -153,55 +136,24 @@ def file_content(path: str, media_type: str, body: bytes, max_values: int) -> by
         RequestValidationError: If our own JSON is not valid.
     """
     if media_type == FILE_TYPE:
-        return parsed(SkillFileContent, body, max_values).content
+        return parsed(SkillFileContent, body).content
     # A `.json` file that happens to have our keys is still a file.
-    if not is_json(media_type) or path.lower().endswith(".json") or not _has_our_keys(body, max_values):
+    if not is_json(media_type) or path.lower().endswith(".json"):
         return body
-    return parsed(SkillFileContent, body, max_values).content
-
-
-def _has_our_keys(body: bytes, max_values: int) -> bool:
     try:
-        check_values(body, max_values)
+        return parsed(SkillFileContent, body).content
+    except RequestValidationError:
+        if _has_our_keys(body):
+            raise
+        return body
+
+
+def _has_our_keys(body: bytes) -> bool:
+    try:
         given = json.loads(body)
-    except (SkillFormatError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return False
     return isinstance(given, dict) and "content" in given and given.keys() <= SkillFileContent.model_fields.keys()
-
-
-def check_values(body: bytes, at_most: int) -> None:
-    """Check how many names, values and brackets JSON has before it is parsed.
-
-    In short steps, so that other threads get their turn in between, however large the body is.
-
-    Raises:
-        SkillFormatError: If there are too many.
-    """
-    position, count = 0, 0
-    while position < len(body):
-        found = _STRUCTURE.search(body, position, position + _STEP)
-        if found is None:
-            position += _STEP
-            continue
-        position = found.end()
-        count += 1
-        if count > at_most:
-            raise SkillFormatError(f"The body holds more than {at_most} values. Send fewer.")
-        if position - found.start() > MAX_LITERAL_LENGTH:
-            raise SkillFormatError("The body holds a number or word that is too long. Send values as the schema says.")
-        if found[0] == b'"':
-            position = _end_of_string(body, position)
-
-
-def _end_of_string(body: bytes, position: int) -> int:
-    """Return where a string ends whose opening quote is right before `position`."""
-    while True:
-        part = _IN_STRING.match(body, position)
-        end = position if part is None else part.end()
-        if end == position:
-            # A quote, the end of the body, or a backslash with nothing after it.
-            return end + 1
-        position = end
 
 
 def _too_large(limit: int) -> SkillTooLargeError:
@@ -215,6 +167,8 @@ BEARER = HTTPBearer(
     auto_error=False, scheme_name="token", description="A token of the application that identifies the user."
 )
 """How clients sign in, for the documentation, unless the application says otherwise."""
+
+_MAX_DIGITS = 19
 
 NO_REVISION = -1
 """A revision that no skill has, for a tag that is not one of ours."""
@@ -233,11 +187,6 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
     max_request_bytes: int = MAX_REQUEST_BYTES
     security: SecurityBase | None = BEARER
-
-    @property
-    def max_values(self) -> int:
-        """How many values the JSON of a body may have."""
-        return OTHER_VALUES + VALUES_PER_FILE * self.policy.limits.files
 
     @property
     def challenge(self) -> str:
@@ -264,8 +213,12 @@ class Parts:
             check_not_forged(request)
             return known
 
-        async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> bytes:
-            return await bounded_body(request, settings.max_request_bytes)
+        async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> AsyncIterator[bytes]:
+            declared = request.headers.get("content-length", "")
+            size = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < _MAX_DIGITS else None
+            most = settings.max_request_bytes
+            with in_flight.hold(most if size is None else min(size, most)):
+                yield await bounded_body(request, most)
 
         self.user = user
         """The user, or `None` if nobody is signed in."""
@@ -284,21 +237,8 @@ class Parts:
         async with self.settings.session_factory() as session:
             yield SkillService(session, policy=self.settings.policy)
 
-    async def read_piece(self, file: SkillFile, offset: int, length: int) -> bytes:
-        """Return part of a file, in its own session, so that a slow client holds no connection between two pieces.
-
-        Large answers of a process get one piece at a time between them, and rest as long as it took: 25 downloads that
-        begin together would otherwise fill their buffers first, and everybody else would wait.
-        """
-        async with _downloads.turn(DOWNLOAD_SECONDS):
-            begun = time.monotonic()
-            async with self.settings.session_factory() as session:
-                piece = await SkillService(session, policy=self.settings.policy).read_piece(file, offset, length)
-            await asyncio.sleep(min(time.monotonic() - begun, MAX_REST_SECONDS))
-            return piece
-
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
-        """Return whole files, which are small together, by a session of its own."""
+        """Return whole files, by a session of its own."""
         async with self.settings.session_factory() as session:
             return await SkillService(session, policy=self.settings.policy).read_files(files)
 
@@ -310,10 +250,26 @@ class Parts:
 
         return read
 
+    async def unzip(
+        self,
+        service: SkillService,
+        raw: bytes,
+        user: str,
+        skill_id: UUID | None,
+        use: Callable[[bytes, dict[str, bytes]], Awaitable[ResultT]],
+    ) -> ResultT:
+        """Return what `use` does with a zipped skill; what it says of its size is checked before it is unpacked."""
+        limits = self.settings.policy.limits
+        size = await computed(len(raw), lambda: unpacked_size(raw, limits))
+        await service.check_room(size, user, skill_id)
+        with in_flight.hold(size):
+            text, files = await computed(size, lambda: unpacked(raw, limits))
+            return await use(text, files)
+
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
         """Return a body as a model, parsed off the event loop if it is large."""
         check_json(content_type(request))
-        return await computed(len(raw), lambda: parsed(model, raw, self.settings.max_values))
+        return await computed(len(raw), lambda: parsed(model, raw))
 
 
 def checked_user(given: object) -> str | None:

@@ -21,7 +21,6 @@ from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import (
     NO_METHOD,
     NOTHING_HERE,
-    WHOLE_BYTES,
     Answer,
     Approval,
     ChangeSchema,
@@ -38,6 +37,8 @@ from deepskills.store.http.answers import (
     archive_of,
     as_json,
     documented_errors,
+    etag,
+    is_known,
     route_class,
     sent_archive,
     shown_file,
@@ -58,8 +59,7 @@ from deepskills.store.http.requests import (
     matching,
     number_of,
 )
-from deepskills.store.packages import unpacked
-from deepskills.store.rules import MAX_TAGS, RETENTION_DAYS, ApprovalRule, GroupsOf, IsOperator, Policy, StoreLimits
+from deepskills.store.rules import MAX_TAGS, Policy
 from deepskills.store.schemas import (
     SkillCreate,
     SkillDocument,
@@ -85,17 +85,14 @@ _Word = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 _Tags = Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)]
 
 
-def create_skills_router(  # noqa: PLR0913 - options, each by name
+def create_skills_router(
     session_factory: SessionFactory,
     current_user: CurrentUser,
     *,
-    limits: StoreLimits | None = None,
+    policy: Policy | None = None,
     max_request_bytes: int = MAX_REQUEST_BYTES,
-    groups_of: GroupsOf | None = None,
-    is_operator: IsOperator | None = None,
-    approval: ApprovalRule = False,
-    retention: float = RETENTION_DAYS,
     security: SecurityBase | None = BEARER,
+    **options: Any,  # noqa: ANN401 - the fields of Policy
 ) -> APIRouter:
     """Return the routes of the store, to be included under a prefix such as `/api/v1`.
 
@@ -106,17 +103,12 @@ def create_skills_router(  # noqa: PLR0913 - options, each by name
     Args:
         session_factory: Opens a session, such as an `async_sessionmaker`.
         current_user: A FastAPI dependency that returns the user id of a request as text; `None` or `""` for nobody.
-        limits: How large skills may be, which files they may hold, and how much each owner may keep.
+        policy: The application's decisions: limits, groups, operators, approval and so on.
         max_request_bytes: Largest request body.
-        groups_of: Returns the groups that a user is in; sync or async.
-        is_operator: Whether a user may list, hide, approve and remove any skill, sync or async.
-        approval: Show a public skill to others only once an operator approved its current revision; with `"by-others"`,
-            an operator who neither owns it nor made its last change.
-        retention: How many days a deleted skill can be restored.
         security: How clients sign in, for the documentation; `None` if `current_user` itself declares it.
+        options: The fields of `Policy` by name, instead of `policy` or in place of what it says.
     """
-    policy = Policy(limits or StoreLimits(), groups_of, is_operator, approval, retention)
-    settings = Settings(session_factory, current_user, policy, max_request_bytes, security)
+    settings = Settings(session_factory, current_user, Policy.of(policy, options), max_request_bytes, security)
     router = APIRouter(
         tags=["skills"],
         route_class=route_class(settings.challenge),
@@ -153,7 +145,6 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     writer_type = Annotated[str, Depends(parts.writer)]
     bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
     raw_body = Annotated[bytes, Depends(parts.raw_body)]
-    limits = parts.settings.policy.limits
     changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
     @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
@@ -202,10 +193,13 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         """
         media_type = content_type(request)
         if media_type in ZIP_TYPES:
-            # A small archive can unpack to the limit, so it counts as that much work.
-            size = len(raw) + limits.skill_bytes
-            data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(raw, limits)))
-        elif media_type == MARKDOWN_TYPE:
+
+            async def create(text: bytes, files: dict[str, bytes]) -> Skill:
+                given = await computed(len(text), lambda: SkillCreate.from_skill_md(text, files))
+                return await service.create_skill(given, user)
+
+            return await shown_skill(await parts.unzip(service, raw, user, None, create), code=201)
+        if media_type == MARKDOWN_TYPE:
             data = await computed(len(raw), lambda: SkillCreate.from_skill_md(raw))
         else:
             data = await parts.parse(SkillCreate, request, raw)
@@ -214,14 +208,16 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
     async def get_skill(
         skill_id: UUID,
+        request: Request,
         service: service_type,
         user: user_type,
         contents: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         """Get a skill with its files, with or without their contents. The `ETag` names its revision."""
-        # Contents of a large skill are read piece by piece while they are sent.
-        skill = await service.get_skill(skill_id, user, contents=contents, max_bytes=WHOLE_BYTES)
-        return await shown_skill(skill, read=parts if contents else None)
+        skill = await service.get_skill(skill_id, user, contents=False)
+        # What the client has is not put together again.
+        has_it = is_known(request, etag(skill.revision)["ETag"])
+        return await shown_skill(skill, read=parts if contents and not has_it else None)
 
     @router.put(
         "/skills/{skill_id}",
@@ -271,7 +267,6 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     writer_type = Annotated[str, Depends(parts.writer)]
     raw_body = Annotated[bytes, Depends(parts.raw_body)]
     new_file = Annotated[SkillFileCreate, Depends(parts.body(SkillFileCreate))]
-    limits = parts.settings.policy.limits
     file_path = Annotated[str, Path(max_length=MAX_QUERY_LENGTH, examples=["references/guide.md"])]
 
     @router.put(
@@ -289,18 +284,16 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         if_match: IfMatch = None,
     ) -> Response:
         """Replace a skill's text and files in one step, with a `SKILL.md` and files as JSON, or with a `.zip`."""
-        text: bytes | str
-        files: Any
-        if content_type(request) in ZIP_TYPES:
-            text, files = await computed(len(raw) + limits.skill_bytes, lambda: unpacked(raw, limits))
-        else:
-            document = await parts.parse(SkillDocument, request, raw)
-            text, files = document.skill_md, document.files
-        return await shown_skill(
-            await matching(
+
+        async def save(text: bytes | str, files: Any) -> Skill:  # noqa: ANN401 - as the service takes them
+            return await matching(
                 if_match, lambda known: service.save_skill(skill_id, text, files, user, expected_revision=known)
             )
-        )
+
+        if content_type(request) in ZIP_TYPES:
+            return await shown_skill(await parts.unzip(service, raw, user, skill_id, save))
+        document = await parts.parse(SkillDocument, request, raw)
+        return await shown_skill(await save(document.skill_md, document.files))
 
     @router.post(
         "/skills/{skill_id}/files",
@@ -338,8 +331,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         A `.json` file is stored as sent. To send one as base64, use the content type
         `application/vnd.deepskills.file+json`.
         """
-        most = parts.settings.max_values
-        content = await computed(len(raw), lambda: file_content(path, content_type(request), raw, most))
+        content = await computed(len(raw), lambda: file_content(path, content_type(request), raw))
         # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
         return shown_file(

@@ -534,11 +534,8 @@ class PageParts:
         self.service = parts.service
         """A service with its own session."""
 
-        self.read_piece = parts.read_piece
-        """Part of a file, read in its own session."""
-
         self.read_files = parts.read_files
-        """Small files together, by a session of its own."""
+        """Whole files, by a session of its own."""
 
         async def user(request: Request, known: Annotated[str | None, Depends(parts.user)]) -> str | None:
             # For the page of a failure, which is rendered outside of dependencies.

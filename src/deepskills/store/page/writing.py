@@ -30,7 +30,7 @@ from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts,
 from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService
-from deepskills.store.workers import compared, computed
+from deepskills.store.workers import computed
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
 """Largest text that is checked while somebody types: a `SKILL.md` can have 10 MiB."""
@@ -252,7 +252,9 @@ async def conflict(  # noqa: PLR0913 - what two people did
     present = await service.get_skill(skill.id, user, contents=False)
     theirs = await changes_since(service, present, known, user)
     now_written, mine = shown.written(present).encode(), text.encode()
-    own_text = await compared(lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH))
+    own_text = await computed(
+        len(mine), lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH)
+    )
     own = await computed(len(own_text), lambda: shown.diff_of(own_text))
     return await parts.site.page(
         request,

@@ -1,0 +1,285 @@
+"""What the operations of the service share: one session, one policy, and how a skill is looked up."""
+
+import datetime as dt
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._skillmd.problems import quoted
+from deepskills._types import SKILL_FILE
+from deepskills.store.changes import Changes
+from deepskills.store.db.listings import ListingRepository
+from deepskills.store.db.models import (
+    FileContent,
+    FormerText,
+    Skill,
+    SkillChange,
+    document_of,
+    split_tags,
+)
+from deepskills.store.db.repositories import HistoryRepository, SkillFileRepository, SkillRepository
+from deepskills.store.db.transactions import Transactions, reads, reads_once, writes
+from deepskills.store.document import Document
+from deepskills.store.errors import (
+    SkillStaleError,
+)
+from deepskills.store.rules import (
+    Labels,
+    Need,
+    Policy,
+    Viewer,
+    check_revision,
+    check_right,
+    no_skill,
+    owns,
+    sees_groups,
+    storable,
+)
+from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
+
+logger = logging.getLogger("deepskills")
+
+MAX_SEARCH_LENGTH = 4_000
+"""Longest query or name that is looked at; the rest is ignored."""
+
+MAX_CHANGES = 1_000
+"""How many changes one call returns at most."""
+
+MAX_PREPARATIONS = 20
+"""How often a write is prepared for a skill that others keep changing."""
+
+ResultT = TypeVar("ResultT")
+
+GivenSkill: TypeAlias = SkillCreate | SkillUpdate | bytes | str
+"""A skill's new text: values, or a whole `SKILL.md`."""
+
+GivenFiles: TypeAlias = Mapping[str, bytes | str] | Iterable[SkillFileCreate]
+"""Files by path relative to the skill, or a list of files with their paths."""
+
+
+class SkillPage(list[Skill]):
+    """Skills of a listing, without `content`, `frontmatter` and `files`.
+
+    Pass `next_cursor` as `cursor` for the next page; it is `None` on the last one.
+    """
+
+    def __init__(self, skills: Iterable[Skill] = (), next_cursor: str | None = None) -> None:
+        super().__init__(skills)
+        self.next_cursor = next_cursor
+
+
+@dataclass(frozen=True)
+class SkillApproval:
+    """The state of a skill's approval."""
+
+    last: SkillChange | None
+    """The last approval; if the skill has changed since, its `is_approved` is false."""
+
+    may_approve: bool
+    """Whether the user may approve it."""
+
+
+@dataclass(frozen=True)
+class SkillFigures:
+    """Numbers that a listing shows beside a skill."""
+
+    tokens: int
+    """About how many tokens its instructions cost when loaded, by their length."""
+
+    loads: Mapping[dt.date, int] | None
+    """How often it was loaded, by day; `None` for those who may read it but not write it."""
+
+
+@dataclass(frozen=True)
+class UsageCount:
+    """How often a skill was used on one day, by type of event and trigger."""
+
+    day: dt.date
+    type: str
+    trigger: str
+    count: int
+
+
+class Operations:
+    """What the operations share: one session, one policy, and how a skill is looked up."""
+
+    def __init__(
+        self,
+        session: AsyncSession | None = None,
+        policy: Policy | None = None,
+        *,
+        db: AsyncSession | None = None,
+        **options: Any,  # noqa: ANN401 - the fields of Policy
+    ) -> None:
+        used = session if session is not None else db
+        if used is None:
+            raise TypeError("The service needs a session.")
+        self._policy = Policy.of(policy, options)
+        self._session = used
+        self._transactions = Transactions(used)
+        self._skills = SkillRepository(used)
+        self._files = SkillFileRepository(used)
+        self._listings = ListingRepository(used)
+        self._history = HistoryRepository(used)
+        self._changes = Changes(used, self._policy)
+
+    @reads
+    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
+        """Return a skill as a viewer may see it: not every reader may know which groups it is shared with."""
+        skill = await self._readable(skill_id, viewer, contents=contents)
+        if not sees_groups(skill, viewer):
+            skill.labels = Labels(skill.tags, {})
+        return skill
+
+    @reads
+    async def _readable(self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True) -> Skill:
+        skill = await self._skills.get(skill_id, viewer, contents=contents, files=files)
+        if skill is None:
+            raise no_skill(str(skill_id))
+        return skill
+
+    async def _locked(
+        self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None, *, files: bool = False
+    ) -> Skill:
+        """Return a skill that the writer may change, with its text, and with the list of its files or without."""
+        skill = await self._readable(skill_id, writer, files=files)
+        check_right(skill, writer, need)
+        check_revision(skill, expected_revision)
+        return skill
+
+    async def _fresh(self, skill: Skill) -> Skill:
+        """Return a skill as the database has it after changes."""
+        await self._session.flush()
+        self._session.expunge_all()
+        # As an operator, because this call may have handed the skill over, out of the writer's sight.
+        return await self._readable(skill.id, Viewer(is_operator=True))
+
+    async def _with_history(self, skill_id: UUID, viewer: Viewer) -> Skill:
+        """Return a skill if the viewer may see its history: not every reader may see what was removed from it."""
+        skill = await self._readable(skill_id, viewer, files=False)
+        if not viewer.is_operator:
+            check_right(skill, viewer, "write")
+        return skill
+
+    async def _text_of_version(self, skill: Skill, revision: int) -> tuple[SkillChange, Document]:
+        """Return the change that brought a revision of a skill, and the text that the skill then had."""
+        # Beyond that, databases raise instead of finding nothing.
+        is_kept = skill.kept_since <= revision < 1 << 63
+        change = await self._history.change(skill.id, revision) if is_kept else None
+        text = document_of(skill)
+        if change is not None and revision < skill.text_since:
+            former = await self._history.text_at(skill.id, revision)
+            change, text = (None, text) if former is None else (change, document_at(former))
+        if change is None:
+            raise SkillNotFoundError(
+                f"The skill {skill.name!r} has no version {revision}, or that version has expired. List its versions."
+            )
+        return change, text
+
+    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
+        """Return a skill as it was at a revision, as a value that no session knows."""
+        change, text = await self._text_of_version(skill, revision)
+        files = [file.row() for file in await self._history.listed_at(skill.id, revision)]
+        if contents:
+            await self._history.fill(files)
+        return Skill(
+            id=skill.id,
+            owner_id=skill.owner_id,
+            is_public=skill.is_public,
+            revision=revision,
+            created_at=skill.created_at,
+            updated_at=change.at,
+            files=files,
+            size=sum(file.size for file in files) + len(text.render()),
+            **vars(text),
+        )
+
+    async def _note_read(self, skill_id: UUID, viewer: Viewer) -> None:
+        """Log that an operator read a skill that only operators and the owner's people may see."""
+        if viewer.is_operator and not viewer.is_system and await self._is_private(skill_id, viewer):
+            await self._log_read(skill_id, viewer)
+
+    @reads_once
+    async def _is_private(self, skill_id: UUID, viewer: Viewer) -> bool:
+        return not await self._listings.visible_ids([skill_id], viewer)
+
+    @writes
+    async def _log_read(self, skill_id: UUID, viewer: Viewer) -> None:
+        skill = await self._skills.get(skill_id, viewer, files=False)
+        if skill is not None:
+            await self._changes.log_read(skill, viewer)
+
+    async def _must_leave_approval(self, skill: Skill, writer: Viewer) -> bool:
+        """Whether others have to approve, because the writer owns the skill or was the last to change it."""
+        if self._policy.approval != "by-others" or writer.is_system:
+            return False
+        if owns(skill, writer):
+            return True
+        change = await self._history.change(skill.id, await self._history.content_since(skill))
+        return change is not None and change.user_id == writer.user
+
+
+def document_at(former: FormerText) -> Document:
+    """Return a `SKILL.md` that a skill had."""
+    tags = split_tags(former.tags)
+    return Document(former.name, former.description, former.content, tags, former.frontmatter, former.encoding)
+
+
+def exported(skill: Skill) -> dict[str, bytes]:
+    """Return a skill as files by relative path, its `SKILL.md` first."""
+    files = {file.path: file.data for file in sorted(skill.files, key=lambda file: file.path)}
+    return {SKILL_FILE: document_of(skill).render(), **files}
+
+
+def file_contents(files: GivenFiles) -> list[FileContent]:
+    """Return files as they will be stored.
+
+    Raises:
+        SkillFormatError: If a text cannot be encoded.
+    """
+    pairs = files.items() if isinstance(files, Mapping) else ((file.path, file.content) for file in files)
+    return [FileContent.of(path, _bytes(path, content)) for path, content in pairs]
+
+
+def sizes_of(files: Sequence[FileContent]) -> dict[str, int]:
+    """Return files by path, each with its size.
+
+    Raises:
+        SkillPathError: If two have the same path.
+    """
+    sizes = {file.path: file.size for file in files}
+    if len(sizes) < len(files):
+        raise SkillPathError("Two files have the same path. Give each its own.")
+    return sizes
+
+
+def _bytes(path: str, content: bytes | str) -> bytes:
+    try:
+        return content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError:
+        raise SkillFormatError(
+            f"The content of {quoted(storable(path))} holds broken Unicode characters. Send it as base64."
+        ) from None
+
+
+async def until_written(attempt: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
+    """Return the result of preparing and writing, tried again as long as others change the skill in between.
+
+    Raises:
+        SkillStaleError: If that never ends.
+    """
+    for _ in range(MAX_PREPARATIONS):
+        result = await attempt()
+        if result is not None:
+            return result
+    raise SkillStaleError("Others keep changing the skill. Try again in a moment.", 0)
+
+
+def bounded(limit: int) -> int:
+    """Return how many changes a call gives."""
+    return max(1, min(limit, MAX_CHANGES))

@@ -1,0 +1,418 @@
+"""Creates, changes and deletes skills and their files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from deepskills._errors import SkillFormatError, SkillNotFoundError
+from deepskills._skillmd.problems import quoted
+from deepskills.store.changes import Text, Values
+from deepskills.store.db.models import (
+    FileContent,
+    Skill,
+    SkillFile,
+    document_of,
+)
+from deepskills.store.db.transactions import reads, reads_once, writes
+from deepskills.store.errors import (
+    SkillConflictError,
+)
+from deepskills.store.rules import (
+    UserId,
+    Viewer,
+    as_id,
+    check_groups,
+    check_rename,
+    checked_groups,
+    known_id,
+    owns,
+)
+from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
+from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of, until_written
+from deepskills.store.workers import computed
+
+MAX_NAMED = 20
+"""How many skills an error names at most."""
+
+
+class Writing(Operations):
+    """Creates, changes and deletes skills and their files."""
+
+    async def create_skill(self, data: SkillCreate, user_id: UserId | None, *, system: bool = False) -> Skill:
+        """Create a skill with its files, all or nothing.
+
+        Args:
+            data: The skill.
+            user_id: The owner.
+            system: Make it a system skill, which everybody may read. For the operator's code, never for a user's
+                request.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillConflictError: If the owner has a skill with that name, ignoring case.
+            SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
+            SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        shared_with = checked_groups(data.shared_with)
+        check_groups(shared_with, writer, self._policy.limits)
+
+        def prepare() -> Values:
+            text = Text.of(data.document().checked())
+            files = file_contents(data.files)
+            self._policy.limits.check_files(sizes_of(files))
+            return Values(text, files, is_public=data.is_public, shared_with=shared_with)
+
+        try:
+            values = await computed(_size_of(data, data.files), prepare)
+        except SkillFormatError:
+            # If the name is taken in another spelling, that is the better error.
+            await self._check_name_free(data.name, writer.user)
+            raise
+        # Asked before its turn, which is everybody's time. Who comes first in between is told by the unique index.
+        await self._check_name_free(data.name if values.text is None else values.text.document.name, writer.user)
+        return await self._create(writer, values)
+
+    @writes
+    async def _create(self, writer: Viewer, values: Values) -> Skill:
+        return await self._changes.create(writer, values)
+
+    @reads_once
+    async def _check_name_free(self, name: str, owner_id: str | None) -> None:
+        await self._changes.check_name_free(name, owner_id)
+
+    async def check_room(self, size: int, user_id: UserId | None, skill_id: UUID | None = None) -> None:
+        """Check that a skill of that size can be kept, as a new one or in place of another, before it is unpacked.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillQuotaError: If its owner would be over the quota.
+        """
+        writer = await self._policy.writer(user_id)
+        await self._check_room(size, writer, None if skill_id is None else known_id(skill_id))
+
+    @reads
+    async def _check_room(self, size: int, writer: Viewer, skill_id: UUID | None) -> None:
+        if skill_id is None:
+            await self._changes.check_quota(writer.user, size)
+            return
+        skill = await self._locked(skill_id, writer, "write")
+        if size > skill.size:
+            await self._changes.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
+
+    async def update_skill(
+        self,
+        skill_id: UUID,
+        data: SkillUpdate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Change a skill; a new name, description or tags are also written into its frontmatter.
+
+        An update that changes nothing leaves revision and time as they are. Members of a group with write access can
+        change text and files; only the owner decides who sees the skill.
+
+        Returns:
+            The skill, without the contents of its files.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the owner has another skill with the new name.
+            SkillFormatError: If a value breaks the rules.
+            SkillTooLargeError: If the skill is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        shared_with = None if data.shared_with is None else checked_groups(data.shared_with)
+
+        def prepare(skill: Skill) -> Values:
+            text = Text.of(data.apply(document_of(skill)).checked())
+            return Values(text, is_public=data.is_public, shared_with=shared_with)
+
+        return await self._rewrite(
+            known_id(skill_id), writer, "updated", prepare, expected_revision, size=_size_of(data), name=data.name
+        )
+
+    async def save_skill(
+        self,
+        skill_id: UUID,
+        data: GivenSkill,
+        files: GivenFiles | None,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> Skill:
+        """Replace a skill's text and all of its files in one step: readers see the old skill or the new one.
+
+        Args:
+            skill_id: Which skill.
+            data: The new text: values, or a whole `SKILL.md`. Without tags or visibility, those stay as they are.
+            files: All files of the skill; any other is removed. `None` leaves the files as they are.
+            user_id: The writer.
+            expected_revision: The revision that the writer knows; `None` to replace any.
+            system: The operator's code writes.
+
+        Returns:
+            The skill, without the contents of its files.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the owner has another skill with the new name.
+            SkillFormatError: If a value breaks the rules; `SkillPathError` if a file's path does.
+            SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        given = files if files is not None else data.files if isinstance(data, SkillCreate) and data.files else None
+        # Read once, because it may be an iterator and a write may be prepared more than once.
+        listed = given if given is None or isinstance(given, Mapping) else list(given)
+        size = _size_of(data, listed)
+
+        def read() -> tuple[SkillCreate | SkillUpdate, list[FileContent] | None]:
+            new_text = _text_of(data) if isinstance(data, bytes | str) else data
+            return new_text, None if listed is None else file_contents(listed)
+
+        text, contents = await computed(size, read)
+        shared_with = checked_groups(text.shared_with) if _is_given(text, "shared_with") else None  # type: ignore[arg-type]
+        is_public = text.is_public if _is_given(text, "is_public") else None
+
+        def prepare(skill: Skill) -> Values:
+            if contents is not None:
+                self._policy.limits.check_files(sizes_of(contents))
+            before = document_of(skill)
+            if isinstance(text, SkillUpdate):
+                document = text.apply(before)
+            else:
+                document = text.document()
+                if text.frontmatter is None and not _is_given(text, "tags"):
+                    document = replace(document, tags=before.tags)
+            return Values(Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
+
+        return await self._rewrite(known_id(skill_id), writer, "saved", prepare, expected_revision, size=size)
+
+    async def _rewrite(  # noqa: PLR0913 - one step of three calls
+        self,
+        skill_id: UUID,
+        writer: Viewer,
+        action: str,
+        prepare: Callable[[Skill], Values],
+        expected_revision: int | None,
+        *,
+        size: int,
+        name: str | None = None,
+    ) -> Skill:
+        """Change a skill to what `prepare` returns, and return it without the contents of its files."""
+
+        async def attempt() -> Skill | None:
+            # Rights are checked first: a stranger's update must not cost a parse.
+            skill = await self._writable(skill_id, writer, expected_revision, name=name)
+            values = await computed(size + len(skill.content), lambda: prepare(skill))
+            return await self._change(skill, writer, action, values)
+
+        return await until_written(attempt)
+
+    @reads_once
+    async def _writable(
+        self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, name: str | None = None
+    ) -> Skill:
+        """Return a skill as its writer may change it, with its text and without its files."""
+        skill = await self._locked(skill_id, writer, "write", expected_revision)
+        if name is not None:
+            check_rename(skill, writer, name)
+            # An early answer, of another moment; what counts is asked again when it is written.
+            await self._changes.check_name_free(name, skill.owner_id, other_than=skill.id)
+        return skill
+
+    @writes
+    async def _change(self, known: Skill, writer: Viewer, action: str, values: Values) -> Skill | None:
+        """Change a skill that is still as `known`, and return it; `None` if it changed since."""
+        skill = await self._locked(known.id, writer, "write", files=True)
+        if skill.revision != known.revision:
+            return None
+        await self._changes.apply(skill, writer, action, values)
+        return skill
+
+    async def delete_skill(
+        self,
+        skill_id: UUID,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        force: bool = False,
+        system: bool = False,
+    ) -> None:
+        """Delete a skill for everybody; `restore_skill` can restore it within the retention period.
+
+        Args:
+            skill_id: Which skill.
+            user_id: The user who deletes it.
+            expected_revision: The revision that they know; `None` to delete any.
+            force: Delete it even if other skills require it.
+            system: The operator's code deletes.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to remove.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If other skills require it; the message names those that this user may see.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        await self._delete(known_id(skill_id), writer, expected_revision, force=force)
+
+    @writes
+    async def _delete(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, force: bool) -> None:
+        skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        if not force:
+            await self._check_not_required(skill, writer)
+        await self._changes.advance(skill, writer, "deleted")
+        # The row stays, because versions, the log and a restore need it.
+        skill.deleted_at = skill.updated_at
+
+    async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
+        # Of skills that the writer may not see nothing is told, not even that there are some.
+        needing = await self._skills.required_by(skill, writer, MAX_NAMED)
+        if not needing:
+            return
+        shown = ", ".join(quoted(other.name) for other in needing)
+        raise SkillConflictError(
+            f"The skill {quoted(skill.name)} is required by {shown}. Change those first, or delete it with `force`."
+        )
+
+    async def add_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> SkillFile:
+        """Add a file to a skill.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such skill that this user may see.
+            SkillPermissionError: If it is not this user's to change.
+            SkillStaleError: If its revision is not the expected one.
+            SkillConflictError: If the skill has a file at that path.
+            SkillPathError: If the path is refused.
+            SkillTooLargeError: If the file, or the skill with it, is too large, or the owner keeps too much.
+        """
+        return await self._put_file(
+            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=False
+        )
+
+    async def save_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None = None,
+        system: bool = False,
+    ) -> SkillFile:
+        """Add a file to a skill, or replace the one at its path in one step; the same content changes nothing.
+
+        It raises what `add_file` raises, except for an existing file.
+        """
+        return await self._put_file(
+            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=True
+        )
+
+    async def _put_file(
+        self,
+        skill_id: UUID,
+        data: SkillFileCreate,
+        user_id: UserId | None,
+        *,
+        expected_revision: int | None,
+        system: bool,
+        replaces: bool,
+    ) -> SkillFile:
+        writer = await self._policy.writer(user_id, system=system)
+        (file,) = await computed(len(data.content), lambda: file_contents([data]))
+
+        async def attempt() -> SkillFile | None:
+            skill = await self._with_files(known_id(skill_id), writer, expected_revision)
+            kept = {row.path: row for row in skill.files}
+            if file.path in kept and not replaces:
+                raise SkillConflictError(
+                    f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
+                )
+            sizes = {path: row.size for path, row in kept.items() if path != file.path}
+            await computed(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
+            return await self._put(skill, writer, "file-saved" if file.path in kept else "file-added", file)
+
+        return await until_written(attempt)
+
+    @reads_once
+    async def _with_files(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
+        return await self._locked(skill_id, writer, "write", expected_revision, files=True)
+
+    @writes
+    async def _put(self, known: Skill, writer: Viewer, action: str, file: FileContent) -> SkillFile | None:
+        skill = await self._locked(known.id, writer, "write", files=True)
+        if skill.revision != known.revision:
+            return None
+        await self._changes.apply(skill, writer, action, Values(put=file))
+        saved = next(row for row in skill.files if row.path == file.path)
+        saved.skill_id, saved.data, saved.skill_revision = skill.id, file.data, skill.revision
+        return saved
+
+    async def delete_file(
+        self, file_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
+    ) -> None:
+        """Delete a file of a skill.
+
+        Raises:
+            SkillAuthenticationError: If nobody is signed in.
+            SkillNotFoundError: If there is no such file that this user may see.
+            SkillPermissionError: If its skill is not this user's to change.
+            SkillStaleError: If the skill's revision is not the expected one.
+        """
+        writer = await self._policy.writer(user_id, system=system)
+        await self._drop(file_id, writer, expected_revision)
+
+    @writes
+    async def _drop(self, file_id: UUID, writer: Viewer, expected_revision: int | None) -> None:
+        known = as_id(file_id)
+        found = await self._skills.of_file(known, writer) if known is not None else None
+        if found is None:
+            raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
+        skill, file = found
+        # Read again, as the value that changes are made to.
+        path = file.path
+        self._session.expunge_all()
+        skill = await self._locked(skill.id, writer, "write", expected_revision, files=True)
+        await self._changes.apply(skill, writer, "file-deleted", Values(drop=path))
+
+
+def _text_of(content: bytes | str) -> SkillCreate:
+    """Return what a `SKILL.md` says, and nothing about who sees the skill."""
+    read = SkillCreate.from_skill_md(content)
+    return SkillCreate.model_construct(
+        # A `SKILL.md` says nothing about visibility, so these stay unset and keep their values.
+        read.model_fields_set - {"is_public", "shared_with", "files"},
+        **{name: getattr(read, name) for name in SkillCreate.model_fields},
+    )
+
+
+def _is_given(data: SkillCreate | SkillUpdate, field: str) -> bool:
+    """Whether whoever made `data` said anything about a field."""
+    return field in data.model_fields_set and getattr(data, field) is not None
+
+
+def _size_of(data: GivenSkill, files: GivenFiles | None = None) -> int:
+    """Return about how much there is to read, to decide whether to use a thread."""
+    contents = files.values() if isinstance(files, Mapping) else (file.content for file in files or ())
+    text = data if isinstance(data, bytes | str) else f"{data.content or ''}{data.frontmatter or ''}"
+    return len(text) + sum(len(content) for content in contents)

@@ -1,0 +1,63 @@
+"""A search costs other users nothing, finds what agents would find, and tells nothing of what one may not see."""
+
+import pytest
+from store_support import Sessions, draft, service_on
+from test_store_db_listings import statements
+
+from deepskills.store import SkillUpdate
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_search_reads_a_bounded_number_of_texts(sessions: Sessions) -> None:
+    """Each user with skills of their own costs a few statements with a limit, and no index of all that they see."""
+    async with service_on(sessions) as service:
+        for number in range(6):
+            await service.create_skill(draft(f"page-{number}", description="A common word.", is_public=True), "bob")
+        for user in ("alice", "carol"):
+            await service.create_skill(draft("own", description="A common word."), user)
+            with statements(sessions) as seen:
+                assert len(await service.list_skills(user, q="common")) == 7
+            texts = [statement for statement in seen if "beginning" in statement]
+            assert len(texts) == 1
+            assert "LIMIT" in texts[0]
+
+
+async def test_private_words_move_no_result(sessions: Sessions) -> None:
+    """Whether others use a word in private skills changes neither what is found nor in which order."""
+    async with service_on(sessions) as service:
+        for name, described in {"first": "Handles merger plans.", "second": "Handles invoice plans."}.items():
+            await service.create_skill(draft(name, description=described, is_public=True), "alice")
+        queries = ("merger", "merging", "invoice merger", "plans for a merger")
+        before = [[skill.name for skill in await service.list_skills("alice", q=query)] for query in queries]
+        for number in range(30):
+            await service.create_skill(draft(f"secret-{number}", description="The merging of a merger."), "bob")
+        after = [[skill.name for skill in await service.list_skills("alice", q=query)] for query in queries]
+    assert after == before
+    assert before[0] == before[1] == ["first"]
+
+
+async def test_a_slip_is_corrected(sessions: Sessions) -> None:
+    """A word that no skill has finds the skill with the word that was meant."""
+    async with service_on(sessions) as service:
+        for name in ("invoices", "letters", "tables"):
+            await service.create_skill(draft(name), "alice")
+        assert [skill.name for skill in await service.list_skills("alice", q="lettrs")] == ["letters"]
+        assert await service.list_skills("alice", q="qqqqqq") == []
+
+
+async def test_nothing_is_told_of_the_time_before(sessions: Sessions) -> None:
+    """Who watches from the beginning hears what happened since a skill could be seen, not its former names."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("merger-with-acme"), "alice")
+        await service.update_skill(made.id, SkillUpdate(name="deals"), "alice")
+        await service.update_skill(made.id, SkillUpdate(is_public=True), "alice")
+        await service.update_skill(made.id, SkillUpdate(is_public=False), "alice")
+        await service.update_skill(made.id, SkillUpdate(content="secret"), "alice")
+        await service.update_skill(made.id, SkillUpdate(is_public=True), "alice")
+    async with service_on(sessions) as service:
+        watching = service.watch("bob", since=0, interval=0.01)
+        heard = [await anext(watching), await anext(watching)]
+        await watching.aclose()  # type: ignore[attr-defined]
+    assert [change.name for change in heard] == ["deals", "deals"]
+    assert all(change.revision > made.revision + 1 for change in heard)
