@@ -219,13 +219,17 @@ class Steps(Generic[ResultT]):
     def answer(self, replies: Sequence[Reply]) -> Sequence[AnyCall] | None:
         """Hand replies over and return the next calls; `None` if the plan is over."""
         asked = self._asked
-        requests = asked.calls if isinstance(asked, Round) else (asked,)
+        # The usual case, on a path that every call takes.
+        if not isinstance(asked, Round):
+            reply = replies[0]
+            if isinstance(reply, Failed) and not isinstance(asked, Attempt):
+                return self.throw(CallFailed(reply))
+            return self._next(self._plan.send, reply)
         # All calls of the round were made; the first failure in their order is raised, so that runs are repeatable.
-        for request, reply in zip(requests, replies, strict=True):
+        for request, reply in zip(asked.calls, replies, strict=True):
             if isinstance(reply, Failed) and not isinstance(request, Attempt):
                 return self.throw(CallFailed(reply))
-        reply = tuple(replies) if isinstance(asked, Round) else replies[0]
-        return self._next(self._plan.send, reply)
+        return self._next(self._plan.send, tuple(replies))
 
     def throw(self, error: BaseException) -> Sequence[AnyCall] | None:
         """Raise an error where the plan waits and return the next calls; `None` if the plan is over."""
@@ -237,8 +241,9 @@ class Steps(Generic[ResultT]):
         except StopIteration as end:
             self.result = end.value
             return None
-        requests = asked.calls if isinstance(asked, Round) else (asked,)
-        return [request.call if isinstance(request, Attempt) else request for request in requests]
+        if not isinstance(asked, Round):
+            return [asked.call if isinstance(asked, Attempt) else asked]
+        return [request.call if isinstance(request, Attempt) else request for request in asked.calls]
 
 
 def _needs_backend(call: AnyCall) -> bool:
