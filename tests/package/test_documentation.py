@@ -5,6 +5,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def named(page: Path) -> str:
 
 READERS: dict[str, Callable[[str], bool]] = {
     "yaml": lambda block: isinstance(yaml.safe_load(block), dict),
+    "toml": lambda block: isinstance(tomllib.loads(block), dict),
     "json": lambda block: isinstance(json.loads(block), dict),
     "markdown": lambda block: validate_skill(block, path=f"/{block.split()[2]}/SKILL.md") == [],
     **dict.fromkeys(("python", "console", "sh", "dockerfile", "text"), lambda _: True),

@@ -400,7 +400,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     """Tell which skills are in use: the one answer that everybody goes by."""
     # The usual case, on a path that each request takes.
     standing = thread.standing
-    if not standing.loaded and not standing.lost and not thread.section("brought"):
+    if not standing.loaded and not standing.lost and not thread.section("brought") and not thread.unbacked:
         return Use()
     turn = thread.turn
     skills: list[LoadedSkill] = []
@@ -441,6 +441,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
             )
         )
     skills += _brought(thread, readings)
+    skills += _unproven(thread.unbacked, shelf, found)
     return Use(skills, leaving, frozenset(withheld))
 
 
@@ -477,6 +478,21 @@ def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, 
         for path, skill in brought.items()
     }
     return {"skills_context": {"brought": {**old, **new}}} if new else {}
+
+
+def _unproven(names: Sequence[str], shelf: Shelf, found: Discovery | None) -> list[LoadedSkill]:
+    """Return the skills that state calls loaded, whose records are missing, and of which nobody could judge yet.
+
+    Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
+    skills are loaded or removed; what is left is what could not be read or judged. Its file says what it forbids.
+    """
+    is_unsure = found is not None and bool(found.unsure)
+    return [
+        LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
+        for name in names
+        if ((entry := shelf.catalog.by_name.get(name)) is not None or is_unsure)
+        and (shelf.hidden.get(name) != "off" or name in shelf.unjudged)
+    ]
 
 
 def _is_judged(name: str, record: LoadRecord, shelf: Shelf, found: Discovery | None) -> bool:
