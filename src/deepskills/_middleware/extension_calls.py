@@ -206,8 +206,8 @@ class SkillRun:
 
     @property
     def executing_tools(self) -> frozenset[str]:
-        """Names of tools that execute code, besides `execute` and `run_skill_script`, as backends name them."""
-        return self._run.settings.executing_tools(self.runtime)
+        """Names of further tools that execute code, as the sources of skills name them."""
+        return self._run.settings.executing_tools(self.runtime) | self._run.look.executing_tools
 
     @property
     def is_async(self) -> bool:
@@ -466,7 +466,7 @@ async def judged_files(
     path = SKILL_FILE
     if script_name is not None:
         path = (await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
-    contents = await (read_contents(entry, path) if files is None else read_provided_contents(entry, files))
+    contents = await (read_contents(entry) if files is None else read_provided_contents(entry, files))
     if path not in contents.files:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
     # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.

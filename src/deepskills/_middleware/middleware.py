@@ -412,10 +412,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         if system_prompt is not None:
             check_template(system_prompt)
         self._section: Section | None = None
-        plugged = with_guard(checked(extensions), backend)
+        fixed = None if callable(sources) else parse_sources(sources)
+        plugged = with_guard(checked(extensions), backend, fixed)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
-        fixed = None if callable(sources) else parse_sources(sources)
         files = NO_FILES if backend is None else backend
         # Made to be thrown away: it raises for tools that deepagents refuses.
         DeepAgentsSkillsMiddleware(backend=files, sources=[], tools=tools)  # type: ignore[arg-type]
