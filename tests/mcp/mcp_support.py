@@ -114,7 +114,7 @@ def names(skills: McpSkills, label: str = "docs") -> list[str]:
 
 
 def codes(skills: McpSkills, label: str = "docs") -> list[str]:
-    return [problem["code"] for problem in problems(skills, label) if problem["code"] != "source-empty"]
+    return [code for problem in problems(skills, label) if (code := problem["code"]).startswith("mcp-")]
 
 
 def failure(skills: McpSkills, label: str = "docs") -> str | None:
