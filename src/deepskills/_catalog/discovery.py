@@ -693,12 +693,6 @@ class Look:
         sources, _ = await self.sources()
         return await provided_files(sources, entry, self._caller)
 
-    @property
-    def executing_tools(self) -> frozenset[str]:
-        """Names of tools that execute code, as the untrusted providers among the sources know them."""
-        providers = [source.provider for source in self._sources or () if source.provider is not None]
-        return frozenset(name for each in providers if not each.trusted for name in each.executes)
-
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
         self._looks.put(record, found)

@@ -394,7 +394,6 @@ class Settings:
 
     def executing_tools(self, runtime: object) -> frozenset[str]:
         """Return the tools that execute code, as the backends of a run that serve skills name them."""
-        # Of providers among the sources `Look` knows.
         return executing_tools(self.fixed_backend or self.backend_for(runtime))
 
     def backend_for(self, runtime: object) -> BackendProtocol:

@@ -207,7 +207,10 @@ class SkillRun:
     @property
     def executing_tools(self) -> frozenset[str]:
         """Names of further tools that execute code, as the sources of skills name them."""
-        return self._run.settings.executing_tools(self.runtime) | self._run.look.executing_tools
+        sources = self._run.known_shelf.catalog.sources
+        providers = [source.provider for source in sources if source.provider is not None]
+        further = frozenset(name for each in providers if not each.trusted for name in each.executes)
+        return self._run.settings.executing_tools(self.runtime) | further
 
     @property
     def is_async(self) -> bool:

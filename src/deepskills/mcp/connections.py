@@ -149,7 +149,7 @@ async def _unless_closed(future: Awaitable[ResultT]) -> ResultT:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise ConnectionLostError("the connection was closed") from None
+        raise _FinalError("the connection was closed") from None
 
 
 class Connection(Protocol):
@@ -230,8 +230,8 @@ class Opened:
                 return await _unless_closed(answer)
             except ConnectionLostError as error:
                 self._drop(held)
-                # A new connection that fails at once, or a server that does not answer, is not worth another try.
-                if is_last or not was_used or isinstance(error, _LateError):
+                # Not tried again: a new connection that fails at once, a server that does not answer, and a closed one.
+                if is_last or not was_used or isinstance(error, _FinalError):
                     raise
         raise AssertionError  # The second round returns or raises.
 
@@ -269,8 +269,8 @@ class Opened:
         held.end_soon()
 
 
-class _LateError(ConnectionLostError):
-    """The request timed out."""
+class _FinalError(ConnectionLostError):
+    """The request timed out, or the connection was closed on purpose."""
 
 
 class _Held:
@@ -301,7 +301,7 @@ class _Held:
                 held.peer = await asyncio.shield(held._ready)
         except TimeoutError:
             held._task.cancel()
-            raise _LateError(f"the server was not ready within {timeout:g} seconds") from None
+            raise _FinalError(f"the server was not ready within {timeout:g} seconds") from None
         except asyncio.CancelledError:
             held._task.cancel()
             raise
@@ -350,7 +350,7 @@ async def _answered(
         async with asyncio.timeout(seconds):
             return await peer.request(method, params)
     except TimeoutError:
-        raise _LateError(f"no answer to {method} within {limit:g} seconds") from None
+        raise _FinalError(f"no answer to {method} within {limit:g} seconds") from None
     except Exception as error:  # noqa: BLE001 - a transport may raise anything
         code = code_of(error)
         reason = shown(reason_of(error))

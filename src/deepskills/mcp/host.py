@@ -146,11 +146,12 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
 
     def providers_at(self, path: str, mount: str | None) -> Sequence[McpProvider]:
         """Return the providers of the skills below a path: of one server by its label, of all by the root."""
-        parts = (key_of(path) or "/..").split("/")[1:]
-        if not parts[-1]:
-            return [self._provider(server, mount) for server in self._servers.values()]
-        server = self._servers.get(parts[0])
-        return [self._provider(server, mount, "/".join(parts[1:]))] if server is not None else []
+        root = key_of(path)
+        if not root:
+            return [self._provider(server, mount) for server in self._servers.values()] if root == "" else []
+        label, _, below = root[1:].partition("/")
+        server = self._servers.get(label)
+        return [self._provider(server, mount, below)] if server is not None else []
 
     def _provider(self, server: Server, mount: str | None, below: str = "") -> McpProvider:
         # Kept, because it remembers what it made of a listing; sources are few.
