@@ -221,9 +221,7 @@ class Opened:
             held = await self._hold()
             was_used, held.is_used = held.is_used, True
             left = max(0.0, self._timeout - (time.monotonic() - started))
-            answer = asyncio.create_task(
-                _answered(held.peer, method, params, left, self._spec.mask, self._timeout)
-            )
+            answer = asyncio.create_task(_answered(held.peer, method, params, left, self._spec.mask, self._timeout))
             held.pending.add(answer)
             answer.add_done_callback(held.pending.discard)
             try:
