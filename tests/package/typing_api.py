@@ -137,10 +137,6 @@ class Ledger(SkillExtension):
 class PartsBackend(FilesystemBackend):
     """A backend that keeps frontmatter apart from the rest of a skill, and knows the digests of its files."""
 
-    def skill_manifest(self, path: str) -> SkillManifest | None:
-        """Return what a skill's files are, before anybody reads one."""
-        return SkillManifest(f"server {path}", {"SKILL.md": FileDigest("0" * 64, size=10)})
-
     def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
         """Return what is known of skill files without reading them."""
         return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._skillmd.read import SkillReading, read_fields, read_skill
+from deepskills._skillmd.read import read_fields, read_skill
 from deepskills._skillmd.text import shown_name
 from deepskills._skillmd.yaml import MAX_EVENTS, NULLS, FrontmatterError, Notes, compose
 from deepskills._types import (
@@ -295,6 +295,8 @@ def _is_same(one: object, other: object) -> bool:
 
 def _scalar(text: str) -> object:
     """Return the value of a plain scalar, because YAML and JSON can write the same value in several ways."""
+    if _BASED.fullmatch(text):
+        return float(int(text, 0))
     lowered = text.lower()
     if lowered in {"true", "yes", "on"}:
         return True
@@ -337,44 +339,55 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
 # The reader keeps every scalar as its text, which is right for a prompt and wrong here: hosts parse the `SKILL.md`
 # again and compare values, so `true` has to be a boolean. Scalars mean what YAML 1.2 says; dates stay text. Only
 # frontmatter that the reader accepted as YAML is passed to the YAML library: the reader has bounded its size and its
-# nesting.
+# nesting. Anchors, aliases and tags mean different things to different readers, so such a file has no value here.
 # --------------------------------------------------------------------------------------------------------------------
 
 
-_INTEGER = re.compile(r"[-+]?[0-9]{1,15}")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,2})?")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
+_BASED = re.compile(r"0x[0-9a-fA-F]{1,200}|0o[0-7]{1,300}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+_BOUNDLESS = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_ODD = frozenset(
-    {"encoding-utf16", "line-ends-cr", "text-before-frontmatter", "fence-glued", "control-characters", "not-text"}
-)
-"""Problems of files that other readers may read differently, or not at all."""
+_LINE_END = re.compile("\r\n|\r|\n")
 
-_MARKS = re.compile(r"[&*!]|<<")
-"""Anchors, aliases, tags and merge keys, which other readers treat differently; a field with one is sent as text."""
+_FOLDED = "\x85\u2028\u2029"
+"""Characters that end a line for YAML 1.1, which the library speaks, and do not for YAML 1.2."""
 
 
-def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
-    """Return the frontmatter of a `SKILL.md` as JSON values, every field as it is written."""
-    if not any(found["code"].startswith("yaml-") or found["code"] in _ODD for found in reading.problems):
-        block = _block(content)
-        if block is not None and not _MARKS.search(block):
-            try:
-                found = compose(block, Notes(), iter(range(MAX_EVENTS)), _plain)
-            except FrontmatterError:
-                found = None
-            if isinstance(found, dict):
-                return found
-    # When in doubt, as text: a host that reads another value would refuse the skill.
-    return dict(reading.frontmatter)
+def json_frontmatter(content: bytes) -> dict[str, Any] | None:
+    """Return the frontmatter of a `SKILL.md` as a YAML parser gives it; `None` if parsers may differ about it."""
+    block = _block(content)
+    if block is None:
+        return None
+    # Unused characters stand in for those meanwhile.
+    spare = [chr(code) for code in range(0xE000, 0xE100) if chr(code) not in block][: len(_FOLDED)]
+    notes = Notes()
+    try:
+        there = {ord(one): other for one, other in zip(_FOLDED, spare, strict=True)}
+        back = {ord(other): one for one, other in zip(_FOLDED, spare, strict=True)}
+        found = compose(block.translate(there), notes, iter(range(MAX_EVENTS)), _plain)
+        # What else had to be noted is read differently elsewhere: anchors, aliases, tags, duplicate keys, repairs.
+        notes.flow = notes.odd_comments = False
+        return _restored(found, back) if isinstance(found, dict) and notes == Notes() else None
+    except (FrontmatterError, ValueError):
+        return None
+
+
+def _restored(value: Any, back: Mapping[int, str]) -> Any:  # noqa: ANN401 - any value of JSON
+    if isinstance(value, dict):
+        return {_restored(key, back): _restored(item, back) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item, back) for item in value]
+    return value.translate(back) if isinstance(value, str) else value
 
 
 def _block(content: bytes) -> str | None:
-    """Return the text between the fences."""
-    lines = content.decode("utf-8-sig", "replace").splitlines()
-    if not lines or lines[0].rstrip() != "---":
+    """Return the text between the fences, with the end of its last line."""
+    lines = _LINE_END.split(content.decode("utf-8-sig", "replace"))
+    if lines[0].rstrip() != "---":
         return None
     end = next((place for place, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
-    return "\n".join(lines[1:end]) if end is not None else None
+    return "".join(f"{line}\n" for line in lines[1:end]) if end is not None else None
 
 
 def _plain(text: str) -> Any:  # noqa: ANN401 - any scalar of JSON
@@ -384,6 +397,13 @@ def _plain(text: str) -> Any:  # noqa: ANN401 - any scalar of JSON
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _BOUNDLESS.fullmatch(text):
+        raise ValueError("JSON has no such number")
     if _FLOAT.fullmatch(text):
-        return float(text)
+        number = float(text)
+        if abs(number) == float("inf"):
+            raise ValueError("JSON has no such number")
+        return number
     return text

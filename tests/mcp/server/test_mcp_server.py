@@ -180,7 +180,7 @@ async def check_everything(where: str | list[str], *, newer: bool) -> None:
         ]
         below = await ask(session, "resources/directory/read", uri=f"{ROOT}/report/scripts")
         assert [child["uri"] for child in below["resources"]] == [f"{ROOT}/report/scripts/run.py"]
-        assert len((await ask(session, "resources/directory/read", uri=ROOT))["resources"]) == 3
+        assert len((await ask(session, "resources/directory/read", uri=ROOT))["resources"]) == 2
         unknown: list[tuple[str, dict[str, Any]]] = [
             ("skills/get", {"uri": f"{ROOT}/nothing/SKILL.md"}),
             ("skills/get", {"uri": f"{ROOT}/report/pic.bin"}),
