@@ -251,7 +251,7 @@ class SkillRun:
     def manifest(self, entry: SkillEntry) -> Coroutine[Any, Any, SkillManifest]:
         """Return every file of a skill as it is now, with digests, hidden ones included.
 
-        A backend that has `skill_manifest` is asked and no file is read; else all files are.
+        Files of a provider that lists their digests and sizes are not read for it; all others are.
 
         Raises:
             SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.

@@ -20,7 +20,7 @@ import logging
 import mimetypes
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
@@ -38,10 +38,6 @@ from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
-from deepskills._middleware.config import NO_FILES, Settings
-from deepskills._middleware.extension_calls import judged_asset
-from deepskills._middleware.run import Run
-from deepskills._middleware.visibility import shelf_of
 from deepskills._providers.ask import NOBODY
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource
@@ -93,6 +89,10 @@ SourcesOfRequest = Callable[[Any], Sequence[SkillSource] | Awaitable[Sequence[Sk
 """Returns the sources of a request from its context."""
 
 
+Reader = Callable[[SkillEntry, str], Awaitable[bytes]]
+"""Reads a file of a skill."""
+
+
 class _ListParams(RequestParams):  # type: ignore[misc]
     cursor: str | None = None
 
@@ -131,10 +131,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         *,
         max_depth: int = 1,
     ) -> None:
-        self._settings: Settings | None = None
+        self._middleware: SkillsMiddleware[Any, Any] | None = None
         if isinstance(backend, SkillsMiddleware):
-            self._settings = backend._settings  # noqa: SLF001 - of this package
-            backend, sources = _of_middleware(self._settings)
+            self._middleware = backend
+            backend, sources = _of_middleware(backend)
         if isinstance(backend, str | Path):
             directory = Path(backend).expanduser().absolute()
             if not directory.is_dir():
@@ -150,7 +150,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         self._max_depth = max_depth
         self._readings = Readings()
         # Who judges visibility may answer each request in another way.
-        judged = self._settings is not None and self._settings.has_judges
+        judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
         self._is_fixed = is_backend(backend) and not callable(sources) and not judged
         self._known: _Shelf | None = None
         self._looking: asyncio.Lock | None = None
@@ -316,11 +316,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
                 self._told.put(key, value=True)
                 logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))
         visible: Sequence[SkillEntry] = found.catalog.entries
-        run = None
-        if self._settings is not None:
-            settings = replace(self._settings, backend=backend, sources=tuple(sources))
-            run = Run(settings, {}, ctx)
-            visible = (await run.aperform(shelf_of(run, found))).visible
+        read: Reader | None = None
+        if self._middleware is not None:
+            visible, read = await self._middleware._shown(backend, sources, found, ctx)  # noqa: SLF001 - of this package
         unfit = {problem["path"]: problem["code"] for problem in found.problems if _is_unfit(problem["code"])}
         entries = {}
         for entry in visible:
@@ -330,7 +328,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
                 entries[entry.name] = entry
         # A library that takes long to read is not read again for every few pages.
         expires = now + max(TTL_MS / 1000, PATIENCE * (now - started))
-        return _Shelf(backend, sources, entries, expires, self._report, run)
+        return _Shelf(backend, sources, entries, expires, self._report, read)
 
     def _report(self, name: str, reason: str) -> None:
         """Log once why a skill is not served."""
@@ -339,9 +337,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             logger.warning("The skill %r is not served: %s", name, one_line(reason))
 
 
-def _of_middleware(settings: Settings) -> tuple[Any, Any]:
+def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
+    settings = middleware._settings  # noqa: SLF001 - of this package
     sources: Any = settings.sources
-    backend = NO_FILES if settings.backend is None else settings.backend
+    backend = settings.fixed_backend or settings.backend
     return backend, sources if callable(sources) else [source.provider or _as_given(source) for source in sources]
 
 
@@ -387,8 +386,8 @@ class _Shelf:
     report: Callable[[str, str], None]
     """Says why a skill is not served."""
 
-    run: Run | None
-    """For whom the skills of a middleware are shown; its extensions judge each file."""
+    read: "Reader | None"
+    """Reads a file as the extensions of a middleware judge it, where the skills are those of one."""
 
     names: list[str] = field(init=False)
     _listed: BoundedCache[str, frozenset[str]] = field(
@@ -476,8 +475,8 @@ class _Shelf:
             return None
 
     async def _read(self, entry: SkillEntry, path: str) -> bytes:
-        if self.run is not None:
-            return await self.run.aperform(judged_asset(self.run, entry, path, "all"))
+        if self.read is not None:
+            return await self.read(entry, path)
         return await self._driven(entry, read_asset_bytes(entry.skill, path, "all"))
 
     async def _driven(self, entry: SkillEntry, plan: Plan[ResultT]) -> ResultT:

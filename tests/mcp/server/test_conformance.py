@@ -17,7 +17,7 @@ PACKAGES = ("node@22", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
 PLACE = Path(__file__).parents[3] / ".cache" / "conformance"
 CLIENT = Path(__file__).with_name("conformance_client.py")
 
-SKILLS = {
+SKILLS: dict[str, str | bytes] = {
     # First, since some checks look at the first entry alone.
     "alpha/SKILL.md": """---
 name: alpha
