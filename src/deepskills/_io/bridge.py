@@ -93,6 +93,12 @@ class Bridge:
         """Start `work` without waiting for it."""
         self._hand_over(work)
 
+    def takes_turn_within(self, seconds: float) -> bool:
+        """Whether the loop does anything within that time, or is blocked, perhaps by the caller of this thread."""
+        turned = threading.Event()
+        self._running_loop().call_soon_threadsafe(turned.set)
+        return turned.wait(seconds)
+
     def _hand_over(self, work: Work[ResultT]) -> Future[ResultT]:
         loop = self._running_loop()
         done: Future[ResultT] = Future()
