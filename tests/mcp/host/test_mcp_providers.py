@@ -171,7 +171,7 @@ def test_entries_that_are_held_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     with host({"docs": book(tmp_path, skills=many)}) as skills:
         found = SkillsManager(sources=[skills])
         assert 0 < len(found.list_skills()) < 20
-        assert [problem["code"] for problem in found.list_problems()] == ["mcp-listing-cut"]
+        assert "mcp-listing-cut" in [problem["code"] for problem in found.list_problems()]
     server = listings.Server("docs", None, dynamic=False, timeout=1)  # type: ignore[arg-type]
     for n in range(20):
         raw = {
