@@ -186,12 +186,6 @@ class SkillSummary:
     frontmatter: bytes
     """The file up to its closing fence."""
 
-    name: str | None = None
-    """The name by which the skill is known here, where that is not its author's to choose."""
-
-    origin: SkillOrigin | None = None
-    """Where a skill that was served from elsewhere came from; it grants itself nothing."""
-
 
 @dataclass(frozen=True)
 class SkillListing:
@@ -205,21 +199,6 @@ class SkillListing:
     problems: Sequence[SkillProblem] = ()
     failure: str | None = None
     """Why the source could not be listed; skills that it gave before stay."""
-
-
-@dataclass(frozen=True)
-class OpenedSkill:
-    """A `SKILL.md` as a load gets it from a backend that decides itself what a load may read.
-
-    A backend that has `open_skill(path)` (and `aopen_skill`) returns one.
-    """
-
-    content: bytes | None
-    digest: str = ""
-    """Identifies the load: it changes whenever anything of the skill does."""
-
-    error: str | None = None
-    """Why there is no content."""
 
 
 class LoadRecord(TypedDict):

@@ -5,39 +5,19 @@ a conversation. `InlineBackend` answers as deepagents' own file system backend d
 agent's file tools, cannot tell such a skill from one in a directory.
 """
 
-import base64
 import inspect
 import logging
-import mimetypes
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from deepagents.backends.protocol import (
-    BackendProtocol,
-    DeleteResult,
-    EditResult,
-    FileData,
-    FileDownloadResponse,
-    FileInfo,
-    FileUploadResponse,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadResult,
-    WriteResult,
-)
-from deepagents.backends.utils import (
-    InvalidGlobPatternError,
-    compile_grep_include_glob,
-    grep_matches_from_files,
-    slice_read_response,
-)
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._files.paths import malformed
 from deepskills._io.plan import is_missing_error
+from deepskills._io.readonly import NOT_FOUND, Content, FilesFound, Purpose, ReadOnlyFiles
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import RESOURCE_TYPE_MAP, SKILL_FILE
@@ -138,10 +118,7 @@ def check_function(value: object, what: str, kinds: str) -> None:
 
 # The skill, and its backend.
 
-_BINARY_TYPES = frozenset({"image", "audio", "video"})
-_BINARY_SUFFIXES = (".pdf", ".ppt", ".pptx", ".mkv")
-_TEXT_SUFFIXES = (".ts", ".svg")
-"""Suffixes of text files that the table of media types takes for videos and images."""
+_AFTER_SLASH = chr(ord("/") + 1)
 
 
 class InlineSkill:
@@ -234,42 +211,7 @@ class InlineSkill:
             raise SkillsError(text) from None
 
 
-class ReadOnlyBackend(BackendProtocol):
-    """A backend that refuses every write, and says why in one sentence."""
-
-    is_read_only = True
-    """Tells that no model need be sent here to create skills."""
-
-    holds = "Files here"
-    """Whose files they are, as the beginning of that sentence."""
-
-    def _refusal(self, path: str) -> str:
-        return f"{self.holds} are read-only: '{path}' cannot be changed. Write to another directory."
-
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
-        """Refuse."""
-        return WriteResult(error=self._refusal(file_path))
-
-    def edit(
-        self,
-        file_path: str,
-        old_string: str,  # noqa: ARG002 - the protocol's signature
-        new_string: str,  # noqa: ARG002 - the protocol's signature
-        replace_all: bool = False,  # noqa: ARG002, FBT001, FBT002 - the protocol's signature
-    ) -> EditResult:
-        """Refuse."""
-        return EditResult(error=self._refusal(file_path))
-
-    def delete(self, file_path: str) -> DeleteResult:
-        """Refuse."""
-        return DeleteResult(error=self._refusal(file_path))
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _content in files]
-
-
-class InlineBackend(ReadOnlyBackend):
+class InlineBackend(ReadOnlyFiles):
     """A read-only backend that holds each skill at `/<name>/`.
 
     Pass it alone (`backend=InlineBackend([...]), sources=["/"]`) or mount it beside others with `CompositeBackend`.
@@ -282,7 +224,6 @@ class InlineBackend(ReadOnlyBackend):
 
     def __init__(self, skills: Iterable[InlineSkill]) -> None:
         self._files: dict[str, tuple[InlineSkill, str]] = {}
-        self._directories: dict[str, dict[str, FileInfo]] = {"": {}}
         seen: set[str] = set()
         for skill in skills:
             if not isinstance(skill, InlineSkill):
@@ -290,129 +231,26 @@ class InlineBackend(ReadOnlyBackend):
             if skill.name in seen:
                 raise SkillFormatError(f"Two skills are named {quoted(skill.name)}. Names must be unique.")
             seen.add(skill.name)
-            for path in skill.paths:
-                self._add(skill, path)
+            self._files |= {f"/{skill.name}/{path}": (skill, path) for path in skill.paths}
+        self._paths = sorted(self._files)
+        self._sizes = {path: skill.size(relative) for path, (skill, relative) in self._files.items()}
 
-    def _add(self, skill: InlineSkill, path: str) -> None:
-        full = f"/{skill.name}/{path}"
-        self._files[full] = (skill, path)
-        directory = full.rpartition("/")[0]
-        size = skill.size(path)
-        info = FileInfo(path=full, is_dir=False)
-        self._directories.setdefault(directory, {})[full] = info if size is None else FileInfo(**info, size=size)
-        # Up to the root, or to a directory that an earlier file has already entered.
-        while directory:
-            parent = directory.rpartition("/")[0]
-            entries = self._directories.setdefault(parent, {})
-            if directory in entries:
-                break
-            entries[directory] = FileInfo(path=f"{directory}/", is_dir=True, size=0)
-            directory = parent
+    def find_files(self, root: str, purpose: Purpose) -> FilesFound:  # noqa: ARG002 - the same for all
+        """Return the files at and below a path."""
+        own = [root] if root in self._files else []
+        # What lies below a directory stands together.
+        below = self._paths[bisect_left(self._paths, f"{root}/") : bisect_left(self._paths, f"{root}{_AFTER_SLASH}")]
+        return {path: self._sizes[path] for path in (*own, *below)}
 
-    def ls(self, path: str) -> LsResult:
-        """List what lies directly in a directory."""
-        key = _key(path)
-        if key is None:
-            return LsResult(error=f"Path '{path}': invalid_path")
-        if key in self._files:
-            return LsResult(error=f"Path '{path}': not_a_directory")
-        if key not in self._directories:
-            return LsResult(error=f"Path '{path}': path_not_found")
-        entries = self._directories[key]
-        return LsResult(entries=[FileInfo(**entries[name]) for name in sorted(entries)])
+    def read_contents(self, paths: Sequence[str]) -> list[Content]:
+        """Return the content of each file, or why it cannot be read."""
+        return [self._content(path) for path in paths]
 
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Return the content of each file, or the reason why there is none."""
-        return [self._download(path) for path in paths]
-
-    def _download(self, path: str) -> FileDownloadResponse:
-        key = _key(path)
-        if key is None:
-            return FileDownloadResponse(path=path, error="invalid_path")
-        if key in self._directories:
-            return FileDownloadResponse(path=path, error="is_directory")
-        if key not in self._files:
-            return FileDownloadResponse(path=path, error="file_not_found")
-        skill, relative = self._files[key]
+    def _content(self, path: str) -> Content:
+        if path not in self._files:
+            return "is_directory" if self.find_files(path, "list") or not path else NOT_FOUND
+        skill, relative = self._files[path]
         try:
-            return FileDownloadResponse(path=path, content=skill.read(relative))
+            return skill.read(relative)
         except SkillsError as error:
-            return FileDownloadResponse(path=path, error=str(error))
-
-    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Return the lines of a text file, or a whole binary file in base64."""
-        key = _key(file_path)
-        if key is None or key not in self._files:
-            return ReadResult(error=f"File '{file_path}' not found")
-        skill, relative = self._files[key]
-        try:
-            data = _file_data(key, skill.read(relative))
-        except SkillsError as error:
-            return ReadResult(error=f"Error reading file '{file_path}': {error}")
-        return ReadResult(file_data=data) if data["encoding"] == "base64" else slice_read_response(data, offset, limit)
-
-    def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """Find files by a pattern, relative to `path`."""
-        try:
-            is_match = compile_grep_include_glob(pattern)
-        except InvalidGlobPatternError as error:
-            return GlobResult(error=str(error))
-        key = _key(path or "/")
-        if key is None or key not in self._directories:
-            return GlobResult(matches=[])
-        found = sorted(name for name, relative in self._below(key) if is_match(relative))
-        return GlobResult(matches=[FileInfo(**self._directories[name.rpartition("/")[0]][name]) for name in found])
-
-    def grep(
-        self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
-    ) -> GrepResult:
-        """Search text files for a literal text; a file whose function fails is passed over, and logged."""
-        try:
-            is_match = compile_grep_include_glob(glob) if glob else None
-        except InvalidGlobPatternError as error:
-            return GrepResult(error=str(error))
-        key = _key(path or "/")
-        files: dict[str, FileData] = {}
-        for name, relative in self._below(key) if key is not None else ():
-            if is_match is None or is_match(relative):
-                skill, own_path = self._files[name]
-                try:
-                    files[name] = _file_data(name, skill.read(own_path))
-                except SkillsError:
-                    logger.debug("Passed over %s in a search", name)
-        return grep_matches_from_files(files, pattern, "/", max_count=max_count)
-
-    def _below(self, key: str) -> Iterator[tuple[str, str]]:
-        """Yield the files at or below a path, each as backend path and as path relative to it."""
-        if key in self._files:
-            yield key, key.rpartition("/")[2]
-        elif key in self._directories:
-            for name, info in self._directories[key].items():
-                if info.get("is_dir"):
-                    yield from ((found, found[len(key) + 1 :]) for found, _relative in self._below(name))
-                else:
-                    yield name, name[len(key) + 1 :]
-
-
-def _key(path: str) -> str | None:
-    """Return a path as the index knows it: composed, without a slash at its end; `None` if it is not a path."""
-    if not isinstance(path, str) or "\x00" in path:
-        return None
-    parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part not in {"", "."}]
-    # Refused and not resolved: nothing here lies above the root.
-    return None if ".." in parts else "".join(f"/{part}" for part in parts)
-
-
-def _file_data(path: str, content: bytes) -> FileData:
-    """Return a file as deepagents hands it on: text as it is, anything else in base64."""
-    media_type = mimetypes.guess_type(path)[0] or ""
-    suffixes = path.lower()
-    is_binary = suffixes.endswith(_BINARY_SUFFIXES) or (
-        media_type.partition("/")[0] in _BINARY_TYPES and not suffixes.endswith(_TEXT_SUFFIXES)
-    )
-    if not is_binary:
-        try:
-            return FileData(content=content.decode(), encoding="utf-8")
-        except UnicodeDecodeError:
-            pass
-    return FileData(content=base64.b64encode(content).decode(), encoding="base64")
+            return str(error)

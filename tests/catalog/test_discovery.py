@@ -19,10 +19,12 @@ from deepskills._io.plan import (
     Failed,
     File,
     Files,
+    FindProviders,
     ListDirectory,
     Listing,
     ListSkills,
     Plan,
+    ProvidersFound,
     ReadFiles,
     SkillsListed,
     Summarize,
@@ -53,6 +55,8 @@ class Tree:
             return Summarized({})
         if isinstance(call, ListSkills):
             return SkillsListed({})
+        if isinstance(call, FindProviders):
+            return ProvidersFound({})
         if isinstance(call, Work):
             return call.do()
         assert isinstance(call, ReadFiles)
@@ -78,7 +82,9 @@ class Tree:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
         # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-        self.rounds += [calls for calls in rounds if not isinstance(calls[0], Summarize | ListSkills | Work)]
+        self.rounds += [
+            calls for calls in rounds if not isinstance(calls[0], Summarize | ListSkills | FindProviders | Work)
+        ]
         return result
 
     def discover(

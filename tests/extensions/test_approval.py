@@ -4,13 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
-from deepagents.backends import CompositeBackend, LocalShellBackend
+from deepagents.backends import LocalShellBackend
 from deepagents.backends.protocol import ExecuteResponse
 from langchain.agents import create_agent
 from langchain_core.tools import tool
@@ -18,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from deepskills import FileDigest, InlineBackend, InlineSkill, SkillManifest, SkillsMiddleware
+from deepskills import SkillsMiddleware
 from deepskills.extensions import Preload, SkillApproval, SkillForks, SkillHooks, SkillModels, SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, disk, load, run, skill_md, tool_messages, unload, write_files
@@ -424,69 +424,6 @@ def test_the_agents_own_file_tools_and_shell_are_judged(tmp_path: Path, mode: Mo
     talk.call(read, execute)
     assert {message.status for message in tool_messages(talk.result)[-2:]} == {"error"}
     assert EVIL not in talk.seen
-
-
-class Served(InlineBackend):
-    """A backend that says what its skills' files are before anybody reads one, as a server's listing does."""
-
-    def __init__(self, skill: InlineSkill, files: Mapping[str, bytes], *, remembered: bool = True) -> None:
-        super().__init__([skill])
-        self.downloads: list[str] = []
-        self.served = {path: FileDigest(_sha(content), len(content)) for path, content in files.items()}
-        self.remembered = remembered
-
-    def skill_manifest(self, path: str) -> SkillManifest | None:
-        name = path.strip("/").partition("/")[0]
-        return SkillManifest(f"server skill://{name}/SKILL.md", self.served, remembered=self.remembered)
-
-    def download_files(self, paths: list[str]) -> Any:
-        self.downloads += paths
-        return super().download_files(paths)
-
-
-def _sha(content: bytes) -> str:
-    import hashlib  # noqa: PLC0415 - this helper alone
-
-    return hashlib.sha256(content).hexdigest()
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_backend_that_knows_digests_is_asked_before_anything_is_read(tmp_path: Path, mode: Mode) -> None:
-    """Origin and files come from the backend, mounted or not; what it then serves must be just that."""
-    library(tmp_path)
-    skill = InlineSkill("served", "Served.", "Body.\n", files={"a.md": "asset"})
-    content = InlineBackend([skill]).download_files(["/served/SKILL.md"])[0].content
-    assert content is not None
-    for remembered in (True, False):
-        backend = Served(skill, {"SKILL.md": content, "a.md": b"asset"}, remembered=remembered)
-        store = InMemoryStore()
-        mounted = CompositeBackend(default=disk(tmp_path), routes={"/remote/": backend})
-        for thread in ("1", "2"):
-            talk = Talk(mode, tmp_path, store=store, thread=thread)
-            middleware = SkillsMiddleware(
-                backend=mounted, sources=["/remote"], extensions=[talk.approval], extra_tools=["load_skill_asset"]
-            )
-            talk.agent = create_agent(talk.model, middleware=[middleware], checkpointer=talk.saver, store=store)
-            talk.say("nothing yet")
-            backend.downloads.clear()
-            asked = talk.call(load("served"))
-            if thread == "2" and remembered:
-                assert asked == []
-                continue
-            assert asked[0]["source"] == "server skill://served/SKILL.md"
-            assert backend.downloads == []
-            assert talk.answer(APPROVE) == []
-            assert talk.loaded == ["served"]
-            talk.call(("load_skill_asset", {"skill_name": "served", "relative_path": "a.md"}))
-            assert talk.last.status == "success"
-    lying = Served(skill, {"SKILL.md": b"something else", "a.md": b"other"})
-    talk = Talk(mode, tmp_path)
-    middleware = SkillsMiddleware(backend=lying, sources=["/"], extensions=[SkillApproval()])
-    talk.agent = create_agent(talk.model, middleware=[middleware], checkpointer=talk.saver)
-    talk.call(load("served"))
-    talk.answer(APPROVE)
-    assert talk.loaded == []
-    assert "Body." not in talk.seen
 
 
 def test_only_what_it_applies_to_is_asked_about(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deepskills._types import SkillListing
+from deepskills import SkillProblem, SkillsError, SkillsManager
 from deepskills.mcp import McpSkills
 
 CROOKED = str(Path(__file__).with_name("crooked_server.py"))
@@ -96,15 +96,44 @@ def host(books: Mapping[str, Book | Mapping[str, Any]], **options: Any) -> Itera
         yield skills
 
 
-def listed(skills: McpSkills, label: str = "docs") -> SkillListing:
-    [found] = skills.skill_listings([f"/{label}"])
-    assert found is not None
-    return found
+def manager(skills: McpSkills, label: str = "docs") -> SkillsManager:
+    return SkillsManager(backend=skills, sources=[f"/{label}"])
 
 
-def names(skills: McpSkills, label: str = "docs") -> list[str | None]:
-    return [summary.name for summary in listed(skills, label).summaries]
+def problems(skills: McpSkills, label: str = "docs") -> list[SkillProblem]:
+    """List a server's skills and return what is wrong with them."""
+    return manager(skills, label).list_problems()
+
+
+def names(skills: McpSkills, label: str = "docs") -> list[str]:
+    """List a server's skills and return their names; none if it fails."""
+    try:
+        return manager(skills, label).list_skills()
+    except SkillsError:
+        return []
 
 
 def codes(skills: McpSkills, label: str = "docs") -> list[str]:
-    return [problem["code"] for problem in listed(skills, label).problems]
+    return [code for problem in problems(skills, label) if (code := problem["code"]).startswith("mcp-")]
+
+
+def failure(skills: McpSkills, label: str = "docs") -> str | None:
+    """Return why a server cannot be listed; `None` if it can."""
+    return next((found["message"] for found in problems(skills, label) if found["code"] == "source-failed"), None)
+
+
+def content(skills: McpSkills, path: str) -> bytes | str:
+    """Return a file, or why it cannot be read."""
+    [found] = skills.download_files([path])
+    assert (found.content is None) != (found.error is None)
+    return found.content if found.content is not None else str(found.error)
+
+
+def opened(skills: McpSkills, path: str) -> bytes | str:
+    """Return a `SKILL.md` as a load gets it, or why it gets none."""
+    label = path.split("/")[1]
+    try:
+        known = {skill["path"]: skill["name"] for skill in manager(skills, label).list_metadata()}
+        return manager(skills, label).get_skill_content(known[path]).encode()
+    except SkillsError as error:
+        return str(error)

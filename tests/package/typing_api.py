@@ -113,7 +113,8 @@ class Ledger(SkillExtension):
     @override
     async def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
         reviewed: SkillManifest = await run.manifest(file.entry)
-        return None if file.path in reviewed.files else Refuse(f"Nobody reviewed {file.path}.")
+        found: FileDigest | None = reviewed.files.get(file.path)
+        return Refuse(f"Nobody reviewed {file.path}.") if found is None or not found.size else None
 
     @override
     def before_end(self, run: SkillRun) -> SendBack | None:
@@ -135,11 +136,7 @@ class Ledger(SkillExtension):
 
 
 class PartsBackend(FilesystemBackend):
-    """A backend that keeps frontmatter apart from the rest of a skill, and knows the digests of its files."""
-
-    def skill_manifest(self, path: str) -> SkillManifest | None:
-        """Return what a skill's files are, before anybody reads one."""
-        return SkillManifest(f"server {path}", {"SKILL.md": FileDigest("0" * 64, size=10)})
+    """A backend that keeps frontmatter apart from the rest of a skill."""
 
     def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
         """Return what is known of skill files without reading them."""

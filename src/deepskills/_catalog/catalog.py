@@ -37,7 +37,6 @@ from deepskills._types import (
     SkillMetadata,
     SkillOrigin,
     SkillProblem,
-    SkillSummary,
 )
 
 if TYPE_CHECKING:
@@ -189,24 +188,6 @@ class Readings:
         """Return what a file says, and remember nothing: nobody finds it again by a digest that state claims."""
         return self._made(path, content, digest_of(content))
 
-    def read_served(self, summary: SkillSummary) -> Reading:
-        """Return what a served skill says, under its name here; the same text from elsewhere is another skill."""
-        key = (summary.path, summary.digest)
-        reading = self._remembered.get_or_make(key, lambda: self._named(summary))
-        if reading.metadata is not None and reading.metadata["name"] != summary.name:
-            # A skill's name here depends on the skills beside it.
-            reading = self._named(summary)
-            self._remembered.put(key, reading)
-        return reading
-
-    def _named(self, summary: SkillSummary) -> Reading:
-        reading = self._made(summary.path, summary.frontmatter, summary.digest)
-        if summary.origin is not None:
-            reading = _without_powers(reading, summary.origin)
-        if reading.metadata is not None and summary.name:
-            reading = replace(reading, metadata=SkillMetadata(**{**reading.metadata, "name": summary.name}))
-        return replace(reading, entries={})
-
     def read_listed(self, skill: ProvidedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
         """Return what a provider says of a skill; `content` is its file, where it was read at once."""
         version = skill.version if content is None else digest_of(content)
@@ -217,12 +198,14 @@ class Readings:
             return known
         listed = self._made_of_values(skill, path, version or "") if content is None else self.read(path, content)
         # A key is no directory, so no name has to be that of one.
-        problems = tuple(found for found in listed.problems if found["code"] != "name-directory-mismatch")
+        beside = {"name-directory-mismatch"}
+        if skill.name.startswith(f"{provider.label}:"):
+            # Of the right form here: the label tells it apart from those of others.
+            beside.add("name-invalid")
+        problems = tuple(found for found in listed.problems if found["code"] not in beside)
         reading = replace(listed, problems=problems, provided=skill, entries={})
         if not provider.trusted:
-            origin = SkillOrigin(
-                label=provider.label, uri=skill.key, via=provider.via, dynamic=getattr(skill, "is_dynamic", False)
-            )
+            origin = SkillOrigin(label=provider.label, uri=skill.key, via=provider.via, dynamic=skill.is_dynamic)
             reading = _without_powers(reading, origin)
         self._remembered.put(key, reading)
         return reading
@@ -238,7 +221,12 @@ class Readings:
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""
-        return self._remembered.get((path, digest))
+        found = self._remembered.get((path, digest))
+        if found is not None:
+            return found
+        # Of an untrusted skill the listing counts, not the file: what it asks for was set aside there.
+        listed = self._remembered.get((path, f"listed:{digest}"))
+        return listed if listed is not None and ORIGIN_KEY in listed.frontmatter else None
 
     def entry(self, reading: Reading, source: str, name_of: Callable[[str], str] = str) -> SkillEntry:
         """Return the entry of a usable file, as one source gives it and calls it."""

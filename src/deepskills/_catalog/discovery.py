@@ -35,6 +35,7 @@ from deepskills._io.plan import (
     Entry,
     Failed,
     File,
+    FindProviders,
     Listing,
     ListSkills,
     Plan,
@@ -50,6 +51,7 @@ from deepskills._io.plan import (
     walk,
 )
 from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, Listed, list_skills
+from deepskills._providers.base import SkillProvider
 from deepskills._providers.files import ProvidedFiles
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
@@ -224,7 +226,7 @@ async def discover(
     A source that fails keeps the entries that `known` has from it. Providers are asked for the run of `caller`.
     """
     # A source that is named twice is searched once, in the place where it has the higher priority.
-    searches = [_Search(source) for source in distinct(sources)]
+    searches = [_Search(source) for source in await with_providers(distinct(sources))]
     provided = await _provided(searches, caller)
     served = await _served([search for search in searches if not search.is_served])
     starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
@@ -255,14 +257,14 @@ async def read_from(sources: Iterable[Source], entry: SkillEntry, plan: Plan[Res
         SkillsError: If its provider is no longer among the sources.
     """
     try:
-        files = provided_files(sources, entry, caller)
+        files = await provided_files(sources, entry, caller)
     except SkillsError:
         plan.close()
         raise
     return await (plan if files is None else files.perform(plan))
 
 
-def provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller) -> ProvidedFiles | None:
+async def provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller) -> ProvidedFiles | None:
     """Return the files of a skill as its provider gives them; `None` if they lie in a directory.
 
     Raises:
@@ -273,10 +275,35 @@ def provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller)
         return None
     # Without a version the text was read at discovery, so its own digest is known.
     digest = entry.digest if skill.version is None else skill.digest
-    for source in sources:
-        if source.path == entry.source and source.provider is not None:
-            return ProvidedFiles(caller.ask(source.provider), skill, entry.path, digest)
-    raise SkillsError(f"The provider of the skill {quoted(entry.name)} is no longer among the sources.")
+    provider = await provider_of(sources, entry)
+    if provider is None:
+        raise SkillsError(f"The provider of the skill {quoted(entry.name)} is no longer among the sources.")
+    return ProvidedFiles(caller.ask(provider), skill, entry.path, digest)
+
+
+async def with_providers(sources: Sequence[Source]) -> list[Source]:
+    """Return the sources, with the providers that serve the paths among them; several may serve one path."""
+    paths = tuple(source.path for source in sources if source.provider is None)
+    if not paths:
+        return [*sources]
+    reply = await Attempt(FindProviders(paths))
+    serving = {} if isinstance(reply, Failed) else reply.providers
+    return [
+        found
+        for source in sources
+        for found in [replace(source, provider=one) for one in serving.get(source.path, ())] or [source]
+    ]
+
+
+async def provider_of(sources: Iterable[Source], entry: SkillEntry) -> SkillProvider | None:
+    """Return the provider of a skill, by its source; `None` if it is no longer among the sources."""
+    # Asked of the sources of this run and never kept: another user's provider may list the very same.
+    own = [source for source in sources if source.path == entry.source]
+    label = entry.origin["label"] if entry.origin is not None else None
+    for source in await with_providers(own):
+        if source.provider is not None and label in (None, source.provider.label):
+            return source.provider
+    return None
 
 
 async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Listed]:
@@ -334,8 +361,6 @@ class _Files:
             return self.readings.read_listed(skill, path, listed.provider, file.content if file is not None else None)
         summary = self.summaries.get(path)
         if summary is not None:
-            if summary.origin is not None:
-                return self.readings.read_served(summary)
             return self.readings.read_as(path, summary.frontmatter, summary.digest)
         content = self.files[path].content
         return self.readings.read(path, content) if content is not None else None
@@ -355,6 +380,14 @@ class _Harvest:
         # One path may be a source twice, by two namespaces; each keeps the entries that bear its own.
         namespace = search.source.namespace
         self._before = {entry.path: entry for entry in known if not namespace or entry.name.startswith(f"{namespace}:")}
+        provider = search.source.provider
+        if provider is not None:
+            # Several may serve one path, and each keeps its own.
+            self._before = {
+                path: entry
+                for path, entry in self._before.items()
+                if entry.origin is None or entry.origin["label"] == provider.label
+            }
         # Sorted, so that of two skills of one name the same one wins on every machine.
         for path in sorted(search.files):
             self._take(path, listed=search.files[path])
@@ -650,7 +683,7 @@ class Look:
         if skill is None:
             return True
         sources, _ = await self.sources()
-        provider = next((source.provider for source in sources if source.path == entry.source), None)
+        provider = await provider_of(sources, entry)
         return provider is None or provider.compares_itself or says_the_same(skill, content, entry.path)
 
     async def files(self, entry: SkillEntry) -> ProvidedFiles | None:
@@ -658,7 +691,7 @@ class Look:
         if entry.provided is None:
             return None
         sources, _ = await self.sources()
-        return provided_files(sources, entry, self._caller)
+        return await provided_files(sources, entry, self._caller)
 
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""

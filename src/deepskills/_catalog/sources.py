@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
+from deepskills._io.backends import ServesSkills
 from deepskills._io.plan import tidy
 from deepskills._providers.base import SCHEME, SkillProvider, check_label
 from deepskills._types import NamespacedSource, OptionalSource
 
-SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource | SkillProvider
-"""Where skills come from: a backend path, a `(path, label)` pair, an `OptionalSource` or the like, or a provider."""
+SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource | SkillProvider | ServesSkills
+"""Where skills come from: a path, a `(path, label)` pair, an `OptionalSource` or the like, or what has providers."""
 
 MAX_NAMESPACE_LENGTH = 48
 """Longest namespace; with a name of the longest kind it still fits where names are shown."""
@@ -51,15 +52,21 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
         TypeError: If an entry is neither a path nor a pair of path and label.
         ValueError: If a namespace cannot be part of a name.
     """
-    if isinstance(sources, str | SkillProvider):
+    if isinstance(sources, str | SkillProvider | ServesSkills):
         kind = "path" if isinstance(sources, str) else "provider"
         raise TypeError(f"sources must be a sequence, got the single {kind} {sources!r}; wrap it in a list")
-    parsed = [_parse_source(source) for source in sources]
+    parsed = [_parse_source(each) for source in sources for each in _taken_apart(source)]
     labels = [source.label for source in parsed if source.provider is not None]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise ValueError(f"two providers have the label {twice!r}; give each its own")
     return parsed
+
+
+def _taken_apart(source: SkillSource) -> Sequence[SkillSource]:
+    """Return the providers of an object that has several, such as one for each server."""
+    # `None`: nobody said that it is mounted anywhere.
+    return source.providers_at("/", None) if isinstance(source, ServesSkills) else [source]
 
 
 def _parse_source(source: SkillSource) -> Source:

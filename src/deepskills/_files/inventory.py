@@ -6,22 +6,22 @@ first, then the directories below them, level by level.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     PASSED_OVER,
     Attempt,
+    Call,
     Entry,
     Failed,
     File,
     Files,
     ListDirectory,
     Listing,
-    OpenSkill,
     ReadFiles,
     ShellPaths,
-    SkillOpened,
     Visit,
     Visitor,
     parent,
@@ -195,9 +195,6 @@ class Contents:
     shell_directory: str | None = None
     """The skill's directory as a local shell knows it, if file tools know it by another path."""
 
-    digest: str | None = None
-    """Identifies the load, where the backend gives one; otherwise the digest of the file does."""
-
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
     """Return what lies beside a skill in `directory`, without the contents of closed directories."""
@@ -215,12 +212,7 @@ async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, 
         return {}
     directories = [parent(entry.path) for entry in entries]
     # One call for each skill, not one batch: a file that fails or hangs must not cost the others.
-    reads = tuple(
-        Attempt(
-            OpenSkill(entry.path) if entry.origin is not None and entry.provided is None else ReadFiles((entry.path,))
-        )
-        for entry in entries
-    )
+    reads: list[Call[Any]] = [Attempt(ReadFiles((entry.path,))) for entry in entries]
     # Texts and listings in one round: a load must not wait twice for a slow backend.
     replies = await together(*reads, *(Attempt(ListDirectory(path)) for path in directories))
     shell = await Attempt(ShellPaths(tuple(directories)))
@@ -230,9 +222,9 @@ async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, 
     names, roots = [entry.name for entry in entries], replies[len(entries) :]
     inventories = await take_inventories(names, roots, depth, [text for text, _ in texts])
     return {
-        entry.name: Contents(file, text, failure, inventory, in_shell.get(directory), _digest(reply))
-        for entry, directory, file, (text, failure), inventory, reply in zip(
-            entries, directories, files, texts, inventories, replies[: len(entries)], strict=True
+        entry.name: Contents(file, text, failure, inventory, in_shell.get(directory))
+        for entry, directory, file, (text, failure), inventory in zip(
+            entries, directories, files, texts, inventories, strict=True
         )
     }
 
@@ -247,16 +239,6 @@ def _text_of(file: File) -> tuple[str, str | None]:
     return (text, None) if found is None else ("", found["message"])
 
 
-def only_file(path: str, reply: Files | SkillOpened | Failed) -> File:
-    """Return the file of a batch of one, or the one that a backend opened itself."""
-    if isinstance(reply, Files):
-        return reply.files[0]
-    if isinstance(reply, Failed):
-        return File(path, error=reply.reason)
-    if reply.opened is None:
-        return File(path, error="the backend gave no file")
-    return File(path, reply.opened.content, reply.opened.error)
-
-
-def _digest(reply: Files | SkillOpened | Failed) -> str | None:
-    return reply.opened.digest if isinstance(reply, SkillOpened) and reply.opened is not None else None
+def only_file(path: str, reply: Files | Failed) -> File:
+    """Return the file of a batch of one."""
+    return File(path, error=reply.reason) if isinstance(reply, Failed) else reply.files[0]

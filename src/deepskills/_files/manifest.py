@@ -1,4 +1,4 @@
-"""Every file of a skill, each by its SHA-256, and one digest over all: as the backend says, or as the files are.
+"""Every file of a skill, each by its SHA-256, and one digest over all: as its provider says, or as the files are.
 
 The digest is what `sha256sum` over the skill's files, sorted by path, and `sha256sum` over that output give. Locks,
 approvals and skills that a server describes use the same one, so that what was reviewed in one place is recognised in
@@ -18,7 +18,6 @@ from deepskills._files.paths import is_closed
 from deepskills._io.plan import (
     Attempt,
     CallFailed,
-    DescribeSkill,
     Failed,
     Listing,
     ReadFiles,
@@ -53,7 +52,7 @@ class SkillManifest:
     """Every file of a skill, and where the skill comes from."""
 
     origin: str
-    """Who gave the skill: the path of its source, or what a backend says, such as a server's label and a URI."""
+    """Who gave the skill: the path of its source, or the label and the key that it has with its provider."""
 
     files: Mapping[str, FileDigest]
     """Each file by its path relative to the skill, `SKILL.md` included."""
@@ -123,14 +122,16 @@ async def read_provided_manifest(entry: SkillEntry, files: ProvidedFiles) -> Ski
     Raises:
         SkillsError: If a file cannot be read.
     """
+    origin = entry.origin
+    where = f"{origin['via'].lower()}:{origin['label']} {origin['uri']}" if origin is not None else entry.source
+    if entry.is_dynamic:
+        # Whatever is read now may be something else at the next read.
+        return SkillManifest(where, {}, remembered=False)
     try:
         found = await files.digests(MAX_BYTES)
     except SkillsError as error:
         raise _unknown(entry, str(error)) from error
-    origin = entry.origin
-    where = f"{origin['via'].lower()}:{origin['label']} {origin['uri']}" if origin is not None else entry.source
-    digests = {path: FileDigest(digest, size) for path, (digest, size) in found.items()}
-    return SkillManifest(where, digests, remembered=not entry.is_dynamic)
+    return SkillManifest(where, {path: FileDigest(digest, size) for path, (digest, size) in found.items()})
 
 
 async def read_provided_contents(entry: SkillEntry, files: ProvidedFiles) -> Contents:
@@ -151,9 +152,6 @@ async def read_manifest(entry: SkillEntry) -> SkillManifest:
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    told = await _told(entry)
-    if told is not None:
-        return told
     found = await _walked(entry)
     files: dict[str, FileDigest] = {}
     texts: list[str] = []
@@ -170,37 +168,16 @@ async def read_manifest(entry: SkillEntry) -> SkillManifest:
     return SkillManifest(entry.source, files, text="".join(texts))
 
 
-async def read_contents(entry: SkillEntry, also: str) -> Contents:
+async def read_contents(entry: SkillEntry) -> Contents:
     """Return the content of every file of a skill, to be judged and then run as it was judged.
-
-    Args:
-        entry: The skill.
-        also: A file that is read even if the backend, which knows what a skill has, does not name it.
 
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    told = await _told(entry)
-    if told is None:
-        found = await _walked(entry)
-    else:
-        found = _Found(entry)
-        found.paths = [f"{found.directory.rstrip('/')}/{path}" for path in sorted({*told.files, also})]
+    found = await _walked(entry)
     contents = Contents({}, found.links)
     await _read_all(entry, found, contents.files.__setitem__, MAX_COPIED_BYTES)
     return contents
-
-
-async def _told(entry: SkillEntry) -> SkillManifest | None:
-    """Return what a backend that knows the digests of a skill's files says of them."""
-    try:
-        told = await DescribeSkill(entry.path)
-    except CallFailed as failure:
-        raise _unknown(entry, failure.reason) from failure
-    # No fallback: where a backend tries to describe a skill and fails, its files are not read instead.
-    if told is not None and not isinstance(told, SkillManifest):
-        raise _unknown(entry, f"the backend gave {type(told).__name__}, not a SkillManifest")
-    return told
 
 
 async def _walked(entry: SkillEntry) -> "_Found":

@@ -27,15 +27,13 @@ from deepskills._io.plan import (
     Listing,
     ListSkills,
     Nature,
-    OpenSkill,
     ReadFiles,
-    SkillOpened,
     SkillsListed,
     WriteFiles,
     Written,
     too_large,
 )
-from deepskills._types import LoadRecord, OpenedSkill, SkillListing, SkillProblem
+from deepskills._types import LoadRecord, SkillListing, SkillProblem
 
 if TYPE_CHECKING:
     from deepagents.backends import CompositeBackend
@@ -393,10 +391,6 @@ def describe(error: BaseException) -> str:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-loads_in_use: ContextVar[tuple[LoadRecord, ...] | None] = ContextVar("deepskills_loads_in_use", default=None)
-"""The loads of served skills that stand while a tool runs; `None` outside the tool calls of an agent with skills."""
-
-
 @dataclass(frozen=True)
 class CallInProgress:
     """A tool call of an agent with skills, as backends that differ by user need to know it."""
@@ -406,6 +400,9 @@ class CallInProgress:
 
     loaded: Sequence[str] = ()
     """The skills that are loaded."""
+
+    served: Sequence[LoadRecord] = ()
+    """The loads of skills that came from elsewhere: their files are read only while they stand here."""
 
     hidden: Callable[[], frozenset[str]] = frozenset
     """Works out which skills the model may not see."""
@@ -468,38 +465,47 @@ def _mount(path: str, inner: str) -> str:
     return whole[: len(whole) - len(below)] if whole.endswith(below) else ""
 
 
-def open_skill(call: OpenSkill, backend: object) -> SkillOpened:
-    """Read a `SKILL.md` for a load."""
-    part, path = routed(backend, call.path)
-    ask = getattr(part, "open_skill", None)
-    return _opened(ask(path) if callable(ask) else None)
+# Backends that are providers themselves.
 
 
-async def aopen_skill(call: OpenSkill, backend: object) -> SkillOpened:
-    """Read a `SKILL.md` for a load, without blocking."""
-    part, path = routed(backend, call.path)
-    ask = getattr(part, "aopen_skill", None)
-    return _opened(await ask(path) if callable(ask) else None)
+class ServesSkills:
+    """Marks a backend whose directories are those of providers, which list and read the skills in them."""
+
+    executes: frozenset[str] = frozenset()
+    """Names of tools that execute code, beside those that every agent's guard knows."""
+
+    def providers_at(self, path: str, mount: str | None) -> Sequence[Any]:
+        """Return the providers of the skills below a path of this backend.
+
+        `mount` is what stands before this backend's own paths for file tools; `None` if those do not lead here.
+        """
+        raise NotImplementedError
 
 
-def _opened(opened: object) -> SkillOpened:
-    return SkillOpened(opened if isinstance(opened, OpenedSkill) else None)
+def providers_of(backend: object, paths: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Return by path the providers that serve it, behind however many backends that only route."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for path in paths:
+        part, inner = routed(backend, path)
+        if isinstance(part, ServesSkills):
+            found[path] = tuple(part.providers_at(inner, _mount(path, inner)))
+    return found
 
 
 def serves_skills(backend: object) -> bool:
-    """Whether a backend, or one that is mounted behind it, serves skills of its own."""
+    """Whether a backend, or one that is mounted behind it, serves skills of providers."""
     return next(_serving(backend), None) is not None
 
 
 def executing_tools(backend: object) -> frozenset[str]:
     """Return the tools that execute code, as the backends that serve skills name them."""
-    return frozenset(name for part in _serving(backend) for name in getattr(part, "executes", ()))
+    return frozenset(name for part in _serving(backend) for name in part.executes)
 
 
-def _serving(backend: object) -> Iterator[Any]:
-    """Yield the backends that serve skills of their own, behind however many that only route."""
+def _serving(backend: object) -> Iterator[ServesSkills]:
+    """Yield the backends that serve skills of providers, behind however many that only route."""
     if is_composite(backend):
         for part in (backend.default, *backend.routes.values()):
             yield from _serving(part)
-    elif hasattr(backend, "skill_listings"):
+    elif isinstance(backend, ServesSkills):
         yield backend

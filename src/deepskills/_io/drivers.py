@@ -43,7 +43,6 @@ from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
     alist_skills,
-    aopen_skill,
     describe,
     has_own,
     is_local,
@@ -52,10 +51,9 @@ from deepskills._io.backends import (
     listing,
     natures,
     only_async,
-    open_skill,
     passes_through,
+    providers_of,
     real_paths,
-    routed,
     routed_parts,
     shell_of,
     shell_paths,
@@ -71,18 +69,18 @@ from deepskills._io.plan import (
     Call,
     CallFailed,
     CallFunction,
-    DescribeSkill,
     Execute,
     Failed,
     File,
     Files,
+    FindProviders,
     Inspect,
     Inspected,
     ListDirectory,
     ListSkills,
-    OpenSkill,
     Pause,
     Plan,
+    ProvidersFound,
     ReadFiles,
     RealPaths,
     ResolveLinks,
@@ -451,7 +449,7 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    is_own = isinstance(call, WaitFor | Pause | CallFunction)
+    is_own = isinstance(call, WaitFor | Pause | CallFunction | FindProviders)
     # What is awaited without a thread is awaited here; everything else would block the loop.
     if is_own or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
         return await attempt_on_loop(call, backend)
@@ -461,11 +459,9 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
 
 def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
-    if isinstance(call, ListSkills | OpenSkill):
+    if isinstance(call, ListSkills):
         return True  # A backend that has the one has the other; for all others there is nothing to call.
     plain, native = _METHODS[type(call)]
-    if isinstance(call, DescribeSkill):
-        return callable(getattr(routed(backend, call.path)[0], native, None))
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
     elif not hasattr(backend, native):
@@ -539,12 +535,6 @@ def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
     return Summarized({item.path: item for item in given})
 
 
-def _describe_skill(call: DescribeSkill, backend: Backend) -> Reply:
-    part, path = routed(backend, call.path)
-    ask = getattr(part, "skill_manifest", None)
-    return ask(path) if callable(ask) else None
-
-
 def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
     return await_if_needed(_called(call))
 
@@ -589,8 +579,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
     Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
     ListSkills: list_skills,
-    OpenSkill: open_skill,
-    DescribeSkill: _describe_skill,
+    FindProviders: lambda call, backend: ProvidersFound(providers_of(backend, call.paths)),
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
     CallFunction: _call,
@@ -636,9 +625,8 @@ async def _asummarize(call: Summarize, backend: Backend) -> Reply:
     return _summarized(call, await backend.askill_summaries(list(call.paths)))
 
 
-async def _adescribe_skill(call: DescribeSkill, backend: Backend) -> Reply:
-    part, path = routed(backend, call.path)
-    return await part.askill_manifest(path)  # type: ignore[attr-defined]  # looked for before
+async def _afind_providers(call: FindProviders, backend: Backend) -> Reply:
+    return ProvidersFound(providers_of(backend, call.paths))
 
 
 async def _aexecute(call: Execute, backend: Backend) -> Reply:
@@ -691,8 +679,7 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     Execute: _aexecute,
     Summarize: _asummarize,
     ListSkills: alist_skills,
-    OpenSkill: aopen_skill,
-    DescribeSkill: _adescribe_skill,
+    FindProviders: _afind_providers,
     CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,
@@ -706,8 +693,6 @@ _METHODS: dict[type, tuple[str, str]] = {
     Execute: ("execute", "aexecute"),
     Summarize: ("skill_summaries", "askill_summaries"),
     ListSkills: ("skill_listings", "askill_listings"),
-    OpenSkill: ("open_skill", "aopen_skill"),
-    DescribeSkill: ("skill_manifest", "askill_manifest"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 

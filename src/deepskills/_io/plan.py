@@ -62,7 +62,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
-from deepskills._types import MAX_SKILL_FILE_BYTES, OpenedSkill, SkillListing, SkillSummary
+from deepskills._types import MAX_SKILL_FILE_BYTES, SkillListing, SkillSummary
 
 if TYPE_CHECKING:
     from deepagents.backends.protocol import ExecuteResponse
@@ -148,10 +148,10 @@ class SkillsListed:
 
 
 @dataclass(frozen=True)
-class SkillOpened:
-    """A `SKILL.md` for a load; `None` if it is to be read like any file."""
+class ProvidersFound:
+    """By path, the providers whose skills lie there; paths that are searched as directories are left out."""
 
-    opened: OpenedSkill | None
+    providers: dict[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -335,17 +335,10 @@ class ListSkills(Call[SkillsListed]):
 
 
 @dataclass(frozen=True)
-class OpenSkill(Call[SkillOpened]):
-    """Read a `SKILL.md` for a load by a backend that decides itself what a load may read: `SkillOpened`."""
+class FindProviders(Call[ProvidersFound]):
+    """Find out which providers serve paths, as `ProvidersFound`; decided by the paths alone, without I/O."""
 
-    path: str
-
-
-@dataclass(frozen=True)
-class DescribeSkill(Call[object]):
-    """Ask a backend that knows the digests of a skill's files for them, by its `SKILL.md`; others answer `None`."""
-
-    path: str
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -169,9 +169,6 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
         # Not an edit: `Run.use` deals with a skill that is gone, out of reach, or another one of that name.
         if entry is None or not entry.is_read or entry.path != record["path"]:
             continue
-        if entry.origin is not None or "origin" in record:
-            # What a server sends now was not asked for: it comes by a load that somebody wants.
-            continue
         # `listed` is the catalog's digest at the load: a backend that keeps skills in parts has digests of its own.
         if entry.digest not in (record.get("listed"), record["digest"]):
             found[name] = entry

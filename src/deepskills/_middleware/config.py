@@ -33,7 +33,7 @@ from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
-from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class
+from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class, serves_skills
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed
@@ -333,6 +333,7 @@ class Settings:
         """Whether another run may see other skills, so that each has to look for itself."""
         # A provider is asked at every invocation: only it knows what there is.
         provides = any(source.provider is not None for source in self.fixed_sources or ())
+        provides = provides or serves_skills(self.fixed_backend)
         return self.refresh == "run" or self.varies_by_user or provides
 
     @cached_property

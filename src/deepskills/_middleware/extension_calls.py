@@ -206,8 +206,11 @@ class SkillRun:
 
     @property
     def executing_tools(self) -> frozenset[str]:
-        """Names of tools that execute code, besides `execute` and `run_skill_script`, as backends name them."""
-        return self._run.settings.executing_tools(self.runtime)
+        """Names of further tools that execute code, as the sources of skills name them."""
+        sources = self._run.known_shelf.catalog.sources
+        providers = [source.provider for source in sources if source.provider is not None]
+        further = frozenset(name for each in providers if not each.trusted for name in each.executes)
+        return self._run.settings.executing_tools(self.runtime) | further
 
     @property
     def is_async(self) -> bool:
@@ -248,7 +251,7 @@ class SkillRun:
     def manifest(self, entry: SkillEntry) -> Coroutine[Any, Any, SkillManifest]:
         """Return every file of a skill as it is now, with digests, hidden ones included.
 
-        A backend that has `skill_manifest` is asked and no file is read; else all files are.
+        Files of a provider that lists their digests and sizes are not read for it; all others are.
 
         Raises:
             SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
@@ -466,7 +469,7 @@ async def judged_files(
     path = SKILL_FILE
     if script_name is not None:
         path = (await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
-    contents = await (read_contents(entry, path) if files is None else read_provided_contents(entry, files))
+    contents = await (read_contents(entry) if files is None else read_provided_contents(entry, files))
     if path not in contents.files:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
     # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.

@@ -552,7 +552,7 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
     block = await in_worker(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
     tokens = await _tokens(block, run)
-    digest = contents.digest or (entry.digest if entry.provided is not None and is_served else reading.digest)
+    digest = entry.digest if is_served else reading.digest
     return Prepared(present, arguments, block, inventory, digest, tokens, text=changed)
 
 

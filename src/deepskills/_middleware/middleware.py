@@ -5,7 +5,8 @@ each hook; what they do is written once, in the plans of this folder.
 """
 
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, cast
 
@@ -27,7 +28,9 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from deepskills._catalog.sources import SkillSource, parse_sources
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.discovery import Discovery
+from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.bridge import bridge, is_bridged
@@ -51,7 +54,7 @@ from deepskills._middleware.config import (
 )
 from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, record_answer, with_ends
 from deepskills._middleware.extension import HOOKS, LoadedSkill, SkillExtension
-from deepskills._middleware.extension_calls import SkillRun
+from deepskills._middleware.extension_calls import SkillRun, judged_asset
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
 from deepskills._middleware.media import fit_media
@@ -224,6 +227,18 @@ class Services:
         """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
         run = Run(self._settings, state, runtime or current_runtime())
         return slash_menu(await run.aperform(shelf_of(run)))
+
+    async def _shown(
+        self,
+        backend: BackendProtocol,
+        sources: Sequence[Source],
+        found: Discovery,
+        runtime: object,
+    ) -> tuple[Sequence[SkillEntry], Callable[[SkillEntry, str], Coroutine[Any, Any, bytes]]]:
+        """Return the skills that are shown to a model, and what reads their files as extensions judge them."""
+        run = Run(replace(self._settings, backend=backend, sources=tuple(sources)), {}, runtime)
+        shelf = await run.aperform(shelf_of(run, found))
+        return shelf.visible, lambda entry, path: run.aperform(judged_asset(run, entry, path))
 
     def model_messages(
         self, state: Mapping[str, Any], runtime: object, model: object = None
@@ -412,10 +427,10 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         if system_prompt is not None:
             check_template(system_prompt)
         self._section: Section | None = None
-        plugged = with_guard(checked(extensions), backend)
+        fixed = None if callable(sources) else parse_sources(sources)
+        plugged = with_guard(checked(extensions), backend, fixed)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
-        fixed = None if callable(sources) else parse_sources(sources)
         files = NO_FILES if backend is None else backend
         # Made to be thrown away: it raises for tools that deepagents refuses.
         DeepAgentsSkillsMiddleware(backend=files, sources=[], tools=tools)  # type: ignore[arg-type]

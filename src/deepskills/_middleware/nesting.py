@@ -16,7 +16,7 @@ from dataclasses import replace
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
-from deepskills._io.backends import CallInProgress, call_in_progress, loads_in_use
+from deepskills._io.backends import CallInProgress, call_in_progress
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.run import Limits, Run, limits_above, place_of
 from deepskills._middleware.state import Thread
@@ -63,7 +63,6 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
     standing = run.thread.standing
     # Backends that serve skills read a file only while its skill is loaded; this is how they know.
     served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
-    loads = loads_in_use.set(served)
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
     # Known only if an extension judges calls; without one there is nothing that could forbid.
     passed_on = Limits(place_of(run.runtime), _limits(run), run.brought) if run.shelf is not None else None
@@ -72,6 +71,7 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
         CallInProgress(
             run.runtime,
             standing.loaded,
+            served,
             hidden=lambda: run.perform(unseen_names(run)),
             ahidden=lambda: run.aperform(unseen_names(run)),
         )
@@ -82,7 +82,6 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
         call_in_progress.reset(call)
         if limits is not None:
             limits_above.reset(limits)
-        loads_in_use.reset(loads)
         _parent.reset(parent)
         _in_tool_call.reset(inside)
 

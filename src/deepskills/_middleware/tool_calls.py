@@ -23,6 +23,7 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
+from deepskills._catalog.sources import Source
 from deepskills._io.backends import is_backend, serves_skills
 from deepskills._io.plan import Ask, CallFailed
 from deepskills._loading.budget import Unloaded, decide_unload
@@ -503,11 +504,16 @@ EXECUTING_TOOLS = frozenset({"execute", "run_skill_script"})
 _SCRIPTS = "scripts"
 
 
-def with_guard(extensions: tuple[SkillExtension, ...], backend: object) -> tuple[SkillExtension, ...]:
-    """Return the extensions with the guard first, if the backend may serve skills of its own."""
-    # A function of the runtime may give a backend that serves skills, so it counts as one that does.
-    if is_backend(backend) and not serves_skills(backend):
-        return extensions
+def with_guard(
+    extensions: tuple[SkillExtension, ...], backend: object, sources: Sequence[Source] | None
+) -> tuple[SkillExtension, ...]:
+    """Return the extensions with the guard first, if skills may come from a provider that is not trusted."""
+    # A function of the runtime may give anything, so it counts as one that gives such a provider.
+    is_fixed = backend is None or is_backend(backend)
+    if is_fixed and sources is not None and not serves_skills(backend):
+        providers = [source.provider for source in sources if source.provider is not None]
+        if all(provider.trusted for provider in providers):
+            return extensions
     return (ServedSkills(), *extensions)
 
 

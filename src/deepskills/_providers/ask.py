@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from deepskills._io.plan import Attempt, CallFunction, Failed, File, together
-from deepskills._providers.base import SCHEME, ProvidedFile, ProvidedSkill, SkillProvider
+from deepskills._providers.base import SCHEME, ListingProblems, ProvidedFile, ProvidedSkill, SkillProvider
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import is_text
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
@@ -151,14 +151,17 @@ async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
 def _checked_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
     if isinstance(reply, Failed):
         return Listed(asked.provider, failure=reply.reason)
-    listed = Listed(asked.provider, is_cut=len(reply) > MAX_DIRECTORIES)
+    listed = Listed(asked.provider)
+    if reply and isinstance(reply[0], ListingProblems):
+        listed.problems += reply.pop(0).problems
+    listed.is_cut = len(reply) > MAX_DIRECTORIES
     seen: set[str] = set()
     invalid = 0
     for item in reply[:MAX_DIRECTORIES]:
         reason = _invalid(item, seen)
         if reason is None:
             seen.add(item.key)
-            listed.skills[asked.path_of(item)] = item
+            listed.skills[asked.path_of(item, item.directory)] = item
             continue
         invalid += 1
         if invalid <= MAX_INVALID:
@@ -203,11 +206,13 @@ def _is_key(key: object) -> bool:
 async def _locate(asked: Asked, listed: Listed) -> None:
     """Give listed skills the paths by which file tools find them, where the provider says so."""
     provider = asked.provider
-    if type(provider).location is SkillProvider.location or not listed.skills:
+    # Thousands of calls are saved where skills say it themselves.
+    asking = {path: skill for path, skill in listed.skills.items() if skill.directory is None}
+    if type(provider).location is SkillProvider.location or not asking:
         return
-    calls = [Attempt(asked.call("location", skill)) for skill in listed.skills.values()]
-    placed: dict[str, ProvidedSkill] = {}
-    for (address, skill), location in zip(listed.skills.items(), await together(*calls), strict=True):
+    calls = [Attempt(asked.call("location", skill)) for skill in asking.values()]
+    placed = {path: skill for path, skill in listed.skills.items() if path not in asking}
+    for (address, skill), location in zip(asking.items(), await together(*calls), strict=True):
         path = asked.path_of(skill, location) if isinstance(location, str) and _is_location(location) else address
         if path == address and location is not None:
             reason = location.reason if isinstance(location, Failed) else f"{location!r} is no clean absolute path"
@@ -255,8 +260,7 @@ def check_files(reply: Any) -> dict[str, ProvidedFile] | Failed:  # noqa: ANN401
             return Failed(f"the digest of {item.path!r} is not 'sha256:' and 64 hexadecimal digits")
         if item.size is not None and (not isinstance(item.size, int) or isinstance(item.size, bool) or item.size < 0):
             return Failed(f"the size of {item.path!r} is not a number of bytes")
-        if item.path != SKILL_FILE:
-            files[item.path] = item
+        files[item.path] = item
     return files
 
 

@@ -4,11 +4,12 @@ A provider says which skills it has, and reads a skill's text and files when the
 nor prompts. What it gives is checked like any stranger's: a provider that raises, hangs or lies costs its own skills.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from deepskills._skillmd.text import is_text
+from deepskills._types import SkillProblem
 
 SCHEME = "skill://"
 """How the address of a source begins that is a provider; its label follows."""
@@ -45,6 +46,16 @@ class ProvidedSkill:
         """What changes whenever anything of the skill does; the digest, unless a provider knows more."""
         return self.digest
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether nobody can tell what is in its files, so that any of them may be asked for."""
+        return False
+
+    @property
+    def directory(self) -> str | None:
+        """Its directory for file tools, where the skill itself says; otherwise `location` is asked."""
+        return None
+
 
 @dataclass(frozen=True)
 class ProvidedFile:
@@ -58,6 +69,13 @@ class ProvidedFile:
 
     digest: str | None = None
     """`sha256:` and 64 hexadecimal digits, over its bytes; other bytes are refused."""
+
+
+@dataclass(frozen=True)
+class ListingProblems:
+    """What is wrong with a listing; providers of this library give it before the skills."""
+
+    problems: Sequence[SkillProblem]
 
 
 ValueT = TypeVar("ValueT")
@@ -78,6 +96,9 @@ class SkillProvider:
 
     trusted: bool = True
     """Whether its skills may grant themselves anything: tools, hooks, scripts, a model. If not, a human has to."""
+
+    executes: frozenset[str] = frozenset()
+    """Names of tools that execute code; while a skill of it is in use and it is not trusted, they ask a human first."""
 
     via: ClassVar[str] = "provider"
     """How its skills come, for people, where they are not trusted."""

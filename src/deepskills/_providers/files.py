@@ -49,6 +49,8 @@ class ProvidedFiles:
         self._path = path
         self._root = parent(path)
         self._files: dict[str, ProvidedFile] | Failed | None = None
+        self._own: ProvidedFile | None = None
+        """The text, where the provider lists it among the files."""
         self._tree: dict[str, dict[str, Entry]] = {}
 
     async def perform(self, plan: Plan[ResultT]) -> ResultT:
@@ -96,12 +98,16 @@ class ProvidedFiles:
         files = await self.files()
         if isinstance(files, Failed):
             raise SkillsError(files.reason)
-        told = {path: file for path, file in files.items() if file.digest is not None and file.size is not None}
+        every = files if self._own is None else {**files, SKILL_FILE: self._own}
+        told = {path: file for path, file in every.items() if file.digest is not None and file.size is not None}
         found = {path: (_hexadecimal(file.digest), file.size or 0) for path, file in told.items()}
         unread = {path: file for path, file in files.items() if path not in told}
-        text = await read_skill(self._asked, self._skill, SKILL_FILE, self._digest)
+        texts = []
+        # Not read where it was listed like the others: an approval is asked before.
+        if SKILL_FILE not in told or self._own is None or self._own.digest != self._digest:
+            texts.append(await read_skill(self._asked, self._skill, SKILL_FILE, self._digest))
         total = 0
-        for file in (text, *(await read_files(self._asked, self._skill, unread)).values()):
+        for file in (*texts, *(await read_files(self._asked, self._skill, unread)).values()):
             if file.content is None:
                 raise SkillsError(f"{file.path!r}: {file.error}")
             total += len(file.content)
@@ -139,6 +145,8 @@ class ProvidedFiles:
 
     def _take(self, listed: object) -> None:
         self._files = check_files(listed)
+        if not isinstance(self._files, Failed):
+            self._own = self._files.pop(SKILL_FILE, None)
         names = [SKILL_FILE, *(self._files if not isinstance(self._files, Failed) else ())]
         for name in names:
             path = f"{self._root}/{name}"
@@ -154,6 +162,8 @@ class ProvidedFiles:
 
     def _file(self, path: str) -> ProvidedFile | None:
         relative = path.removeprefix(f"{self._root}/")
+        if self._skill.is_dynamic and path != relative:
+            return ProvidedFile(relative)
         return self._files.get(relative) if isinstance(self._files, dict) else None
 
     async def _reply(self, call: Call[Any], found: dict[str, File]) -> Any:  # noqa: ANN401 - the call's own reply

@@ -1,10 +1,10 @@
 """Keeps connections to MCP servers, and lets sync and async callers share them.
 
 A session of the SDK belongs to one event loop, and its streams to the task that opened them. So every connection has a
-*home*: the loop on which all of its work runs. A connection that we open lives on a loop of our own, in a daemon
-thread; a session that a caller opened lives on the caller's loop. Callers on the home loop await the work directly; all
-others submit it and wait: async ones without blocking their own loop, sync ones by blocking their thread. A sync caller
-*on* the home loop would wait for itself forever, so that is an error.
+*home*: the loop on which all of its work runs. A connection that we open lives on the bridge's loop; a
+session that a caller opened lives on the caller's loop. Callers on the home loop await the work directly, all others
+submit it and wait without blocking. Sync callers come by way of the bridge. One of them *on* the loop of a session
+would wait for itself forever; such a loop takes no turn, which is noticed and an error.
 
 A connection that we open is held by one task from its start to its end, since the SDK's cancel scopes must be left in
 the task that entered them. When a request shows that the connection is gone, the task is told to end, and the next
@@ -15,11 +15,10 @@ new one.
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
-from deepskills._errors import SkillsError
 from deepskills._io.bridge import Bridge, Work, bridge
 from deepskills.mcp.wire import (
     LOST_CODES,
@@ -36,11 +35,17 @@ from deepskills.mcp.wire import (
 logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
-CLOSING_SECONDS = 15.0
+CLOSING_SECONDS = 5.0
 """How long a connection may take to close before it is abandoned."""
 
+FAILURE_SECONDS = 5.0
+"""How long a failure is remembered: whoever asks again before gets it at once."""
+
+TURN_SECONDS = 5.0
+"""How long a loop that is not ours may be busy before it counts as blocked by the one who waits for it."""
+
 PATIENCE = 6.0
-"""How many times the timeout a sync caller waits for work on a loop that is not ours, which may be busy or blocked."""
+"""How many times the timeout a caller waits for work on a loop that is not ours."""
 
 _ENDED = "Session terminated"
 """What both SDKs say if a server has forgotten the session; 2.x uses the code of any bad request for it."""
@@ -56,36 +61,95 @@ class CallersLoop(Bridge):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         super().__init__(loop)
-        self._thread = threading.get_ident()
         self._timeout = timeout
 
-    def run(self, work: Work[ResultT], seconds: float | None = None) -> ResultT:
-        """Run `work` on the loop and wait for its result.
+    async def arun(self, work: Work[ResultT]) -> ResultT:
+        """Run `work` on the loop and wait for its result without blocking.
 
         Raises:
-            SkillsError: If the caller runs on that loop, or the loop does not answer.
+            ConnectionLostError: If the loop has ended, or does nothing: perhaps its thread waits for this very work.
         """
-        # It would wait for itself.
-        if threading.get_ident() == self._thread and self.is_running:
-            raise SkillsError(_OWN_LOOP)
-        self._check_that_it_runs()
-        # It may be blocked by the caller that this thread works for.
-        if not self.takes_turn_within(self._timeout):
-            raise ConnectionLostError(f"the event loop took no turn within {self._timeout:g} seconds; {_OWN_LOOP}")
-        limit = seconds or self._timeout * PATIENCE
+        if not self.is_running:
+            raise ConnectionLostError("the event loop of the session is no longer running")
+        if self.is_current:
+            return await work()
+        turn = min(self._timeout, TURN_SECONDS)
         try:
-            return super().run(work, limit)
+            async with asyncio.timeout(turn):
+                await super().arun(_take_turn)
+        except TimeoutError:
+            raise ConnectionLostError(f"the event loop took no turn within {turn:g} seconds; {_OWN_LOOP}") from None
+        limit = self._timeout * PATIENCE
+        try:
+            async with asyncio.timeout(limit):
+                return await super().arun(work)
         except TimeoutError:
             raise ConnectionLostError(f"no answer within {limit:g} seconds; {_OWN_LOOP}") from None
 
-    async def arun(self, work: Work[ResultT]) -> ResultT:
-        """Run `work` on the loop and wait for its result without blocking."""
-        self._check_that_it_runs()
-        return await super().arun(work)
 
-    def _check_that_it_runs(self) -> None:
-        if not self.is_running:
-            raise ConnectionLostError("the event loop of the session is no longer running")
+async def _take_turn() -> None:
+    """Do nothing, on the loop."""
+
+
+class SharedAttempt(Generic[ResultT]):
+    """One attempt for all who need its result at the same time; its failure is remembered for some seconds.
+
+    So a server that hangs costs twenty callers one wait, and those who come right after it none.
+    """
+
+    def __init__(self, work: Work[ResultT]) -> None:
+        self._work = work
+        self._task: asyncio.Task[ResultT] | None = None
+        self._failure: ConnectionLostError | None = None
+        self._until = 0.0
+        self._process = 0
+
+    async def result(self) -> ResultT:
+        """Return the result of the attempt that is in flight, or of a new one.
+
+        Raises:
+            ConnectionLostError: If it fails, or failed a moment ago.
+        """
+        # A forked process has another loop, on which none of its parent's tasks runs.
+        if self._process != os.getpid():
+            self._process, self._task, self._failure = os.getpid(), None, None
+        if self._failure is not None and time.monotonic() < self._until:
+            raise type(self._failure)(str(self._failure))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._perform())
+            # Where nobody waits any longer, nobody retrieves the error, and asyncio would log it.
+            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # Shielded: one caller that gives up takes nothing from the others.
+        return await _unless_closed(asyncio.shield(self._task))
+
+    async def _perform(self) -> ResultT:
+        self._failure = None
+        try:
+            return await self._work()
+        except ConnectionLostError as error:
+            self._failure, self._until = error, time.monotonic() + FAILURE_SECONDS
+            raise
+
+    def forget_failure(self) -> None:
+        """Let the next caller try again; from any thread."""
+        self._failure = None
+
+    def give_up(self) -> None:
+        """Give up an attempt that is in flight, and forget a failure."""
+        self._failure = None
+        if self._task is not None and self._process == os.getpid():
+            self._task.cancel()
+
+
+async def _unless_closed(future: Awaitable[ResultT]) -> ResultT:
+    """Return a result; if the connection is closed meanwhile, that is a failure and no cancellation of the caller."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _FinalError("the connection was closed") from None
 
 
 class Connection(Protocol):
@@ -122,7 +186,7 @@ class Borrowed:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and return its result."""
-        return await _answered(await self.peer(), method, params, self._timeout, one_line_of)
+        return await _answered(await self.peer(), method, params, self._timeout, one_line_of, self._timeout)
 
     async def close(self) -> None:
         """Leave the session open: whoever opened it closes it."""
@@ -135,7 +199,7 @@ class Opened:
         self.home = home
         self._spec = spec
         self._timeout = timeout
-        self._opening: asyncio.Lock | None = None
+        self._opening = SharedAttempt(self._open)
         self._held: _Held | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks that hold a connection, or are about to end one."""
@@ -151,22 +215,31 @@ class Opened:
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and return its result; if the connection turns out to be gone, try once more on a new one."""
+        # Waiting for the connection counts: a caller waits for so long in all.
+        started = time.monotonic()
         for is_last in (False, True):
             held = await self._hold()
             was_used, held.is_used = held.is_used, True
+            left = max(0.0, self._timeout - (time.monotonic() - started))
+            answer = asyncio.create_task(_answered(held.peer, method, params, left, self._spec.mask, self._timeout))
+            held.pending.add(answer)
+            answer.add_done_callback(held.pending.discard)
             try:
-                return await _answered(held.peer, method, params, self._timeout, self._spec.mask)
+                return await _unless_closed(answer)
             except ConnectionLostError as error:
                 self._drop(held)
-                # A new connection that fails at once, or a server that does not answer, is not worth another try.
-                if is_last or not was_used or isinstance(error, _LateError):
+                # Not tried again: a new connection that fails at once, a server that does not answer, and a closed one.
+                if is_last or not was_used or isinstance(error, _FinalError):
                     raise
         raise AssertionError  # The second round returns or raises.
 
     async def close(self) -> None:
-        """End the connection; a later use opens another."""
+        """End the connection, and what waits for it; a later use opens another."""
+        self._opening.give_up()
         held, self._held = self._held, None
         if held is not None:
+            for answer in [*held.pending]:
+                answer.cancel()
             held.end_soon()
         # Tasks dropped earlier may still be ending a process that does not respond.
         tasks = set(self._tasks) if self._process == os.getpid() else set()
@@ -176,15 +249,17 @@ class Opened:
                 task.cancel()
 
     async def _hold(self) -> "_Held":
-        # A lock and a session belong to the loop on which they were created, and a forked process has another loop.
-        if self._opening is None or self._process != os.getpid():
-            self._opening, self._held, self._process = asyncio.Lock(), None, os.getpid()
+        # A session belongs to the loop on which it was opened, and a forked process has another loop.
+        if self._process != os.getpid():
+            self._held, self._process = None, os.getpid()
             self._tasks = set()
-        async with self._opening:
-            if self._held is None or self._held.is_over:
-                self._held = None
-                self._held = await _Held.opened(self._spec, self._timeout, self._tasks)
-            return self._held
+        held = self._held
+        return held if held is not None and not held.is_over else await self._opening.result()
+
+    async def _open(self) -> "_Held":
+        self._held = None
+        self._held = await _Held.opened(self._spec, self._timeout, self._tasks)
+        return self._held
 
     def _drop(self, held: "_Held") -> None:
         if self._held is held:
@@ -192,8 +267,8 @@ class Opened:
         held.end_soon()
 
 
-class _LateError(ConnectionLostError):
-    """The request timed out."""
+class _FinalError(ConnectionLostError):
+    """The request timed out, or the connection was closed on purpose."""
 
 
 class _Held:
@@ -202,6 +277,8 @@ class _Held:
     def __init__(self, spec: Spec, tasks: "set[asyncio.Task[None]]") -> None:
         self._ready: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
+        self.pending: set[asyncio.Task[dict[str, Any]]] = set()
+        """Requests that wait for their answer."""
         self._task = asyncio.create_task(self._run(spec))
         tasks.add(self._task)
         self._task.add_done_callback(tasks.discard)
@@ -222,7 +299,7 @@ class _Held:
                 held.peer = await asyncio.shield(held._ready)
         except TimeoutError:
             held._task.cancel()
-            raise _LateError(f"the server was not ready within {timeout:g} seconds") from None
+            raise _FinalError(f"the server was not ready within {timeout:g} seconds") from None
         except asyncio.CancelledError:
             held._task.cancel()
             raise
@@ -265,12 +342,13 @@ async def _answered(
     params: Mapping[str, Any],
     seconds: float,
     shown: Callable[[str], str],
+    limit: float,
 ) -> dict[str, Any]:
     try:
         async with asyncio.timeout(seconds):
             return await peer.request(method, params)
     except TimeoutError:
-        raise _LateError(f"no answer to {method} within {seconds:g} seconds") from None
+        raise _FinalError(f"no answer to {method} within {limit:g} seconds") from None
     except Exception as error:  # noqa: BLE001 - a transport may raise anything
         code = code_of(error)
         reason = shown(reason_of(error))

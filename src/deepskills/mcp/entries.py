@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._skillmd.read import SkillReading, read_skill
+from deepskills._skillmd.read import read_fields, read_skill
 from deepskills._skillmd.text import shown_name
 from deepskills._skillmd.yaml import MAX_EVENTS, NULLS, FrontmatterError, Notes, compose
 from deepskills._types import (
@@ -32,7 +32,7 @@ MAX_FILES = 512
 MAX_BYTES = 16 * 1024 * 1024
 """Largest total size of a skill's files."""
 
-MAX_URI_LENGTH = 2_048
+MAX_URI_LENGTH = 1_024
 """Longest URI of a skill or a file."""
 
 MAX_SEGMENTS = 32
@@ -48,7 +48,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,63}:")
 _DIGEST = re.compile(r"sha256:[0-9A-Fa-f]{64}")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})|%(?:2[EeFf]|5[Cc]|00)")
 """An invalid escape, or one for a dot, a separator or NUL."""
-_FOLDED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _HASH_LENGTH = 8
 
 
@@ -95,8 +94,8 @@ class ServedSkill:
     files: Mapping[str, ServedFile] | None = field(repr=False)
     """Its files by path inside the skill; `None` if they are dynamic."""
 
-    front: bytes = field(repr=False)
-    """Its frontmatter as a `SKILL.md` would write it."""
+    weight: int = field(repr=False)
+    """How many bytes it takes in memory, roughly."""
 
     digest: str
     """Changes with the origin, the frontmatter and the content of any file."""
@@ -132,7 +131,7 @@ class ServedSkill:
         elif len(content) > MAX_BYTES:
             return f"it has more than {MAX_BYTES} bytes"
         if path == SKILL_FILE:
-            differing = _differing(self.front, content, self.path)
+            differing = _differing(self.frontmatter, content, self.path)
             if differing:
                 shown = ", ".join(quoted(key) for key in differing[:5])
                 return f"its frontmatter differs from the entry in {shown}"
@@ -153,7 +152,7 @@ def parse_entry(label: str, given: object) -> ServedSkill:
     root, segments = _split_uri(uri, uri)
     if len(segments) < 2 or segments[-1] != SKILL_FILE:  # noqa: PLR2004 - a directory and the file
         raise EntryError("mcp-entry-invalid", uri, reason=f"its uri does not end with a directory and {SKILL_FILE}")
-    frontmatter, front = _frontmatter(given.get("frontmatter"), uri)
+    frontmatter, size = _frontmatter(given.get("frontmatter"), uri)
     # As the extension demands, so that one skill cannot take another's address.
     if segments[-2] != frontmatter["name"]:
         raise EntryError("mcp-entry-invalid", uri, reason="the last directory of its uri is not its name")
@@ -165,7 +164,9 @@ def parse_entry(label: str, given: object) -> ServedSkill:
     described = sorted((file.uri, file.digest, file.size) for file in files.values()) if files is not None else DYNAMIC
     known = json.dumps([label, uri, frontmatter, described], sort_keys=True).encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(known, digest_size=16).hexdigest()
-    return ServedSkill(label, uri, path, frontmatter, files, front, digest)
+    # Texts take up to four bytes a character; a file has its URI, its path, its digest and its place.
+    weight = 1_000 + 4 * size + sum(400 + 2 * len(file.uri) for file in (files or {}).values())
+    return ServedSkill(label, uri, path, frontmatter, files, weight, digest)
 
 
 def _split_uri(uri: str, owner: str) -> tuple[str, list[str]]:
@@ -204,26 +205,20 @@ def _segment(raw: str, owner: str) -> str:
     return text
 
 
-def _frontmatter(given: object, uri: str) -> tuple[Mapping[str, Any], bytes]:
+def _frontmatter(given: object, uri: str) -> tuple[Mapping[str, Any], int]:
+    """Return frontmatter and its size."""
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise EntryError("mcp-entry-invalid", uri, reason="it has no frontmatter")
     for key in ("name", "description"):
         if not isinstance(given.get(key), str) or not given[key].strip():
             raise EntryError("mcp-entry-invalid", uri, reason=f"its frontmatter has no {key}")
     try:
-        lines = [f"{_json(key)}: {_json(value)}\n" for key, value in given.items() if value is not None]
-        front = "---\n{}---\n".format("".join(lines)).encode()
+        size = len(json.dumps(given, ensure_ascii=False, allow_nan=False).encode())
     except (ValueError, RecursionError, TypeError):
         raise EntryError("mcp-entry-invalid", uri, reason="its frontmatter is not text, or nested too deep") from None
-    if len(front) > MAX_FRONTMATTER_BYTES:
+    if size > MAX_FRONTMATTER_BYTES:
         raise EntryError("mcp-too-large", uri, reason=f"its frontmatter is larger than {MAX_FRONTMATTER_BYTES} bytes")
-    return given, front
-
-
-def _json(value: object) -> str:
-    """Return a value as JSON that YAML reads as the same value: line endings beyond ASCII are folded unless escaped."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return _FOLDED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return given, size
 
 
 def _files(given: object, uri: str, root: str, depth: int) -> dict[str, ServedFile] | None:
@@ -280,10 +275,10 @@ def entry_problem(label: str, error: EntryError, source: str) -> SkillProblem:
 # Frontmatter, compared as values.
 
 
-def _differing(front: bytes, content: bytes, path: str) -> list[str]:
+def _differing(frontmatter: Mapping[str, Any], content: bytes, path: str) -> list[str]:
     """Return the keys in which a file's frontmatter differs from its entry's."""
     where = f"{path}/{SKILL_FILE}"
-    claimed, found = read_skill(front, path=where).frontmatter, read_skill(content, path=where).frontmatter
+    claimed, found = read_fields(frontmatter, path=where).frontmatter, read_skill(content, path=where).frontmatter
     return sorted(key for key in claimed.keys() | found.keys() if not _is_same(claimed.get(key), found.get(key)))
 
 
@@ -300,6 +295,8 @@ def _is_same(one: object, other: object) -> bool:
 
 def _scalar(text: str) -> object:
     """Return the value of a plain scalar, because YAML and JSON can write the same value in several ways."""
+    if _BASED.fullmatch(text):
+        return float(int(text, 0))
     lowered = text.lower()
     if lowered in {"true", "yes", "on"}:
         return True
@@ -342,44 +339,55 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
 # The reader keeps every scalar as its text, which is right for a prompt and wrong here: hosts parse the `SKILL.md`
 # again and compare values, so `true` has to be a boolean. Scalars mean what YAML 1.2 says; dates stay text. Only
 # frontmatter that the reader accepted as YAML is passed to the YAML library: the reader has bounded its size and its
-# nesting.
+# nesting. Anchors, aliases and tags mean different things to different readers, so such a file has no value here.
 # --------------------------------------------------------------------------------------------------------------------
 
 
-_INTEGER = re.compile(r"[-+]?[0-9]{1,15}")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,2})?")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
+_BASED = re.compile(r"0x[0-9a-fA-F]{1,200}|0o[0-7]{1,300}")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
+_BOUNDLESS = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_ODD = frozenset(
-    {"encoding-utf16", "line-ends-cr", "text-before-frontmatter", "fence-glued", "control-characters", "not-text"}
-)
-"""Problems of files that other readers may read differently, or not at all."""
+_LINE_END = re.compile("\r\n|\r|\n")
 
-_MARKS = re.compile(r"[&*!]|<<")
-"""Anchors, aliases, tags and merge keys, which other readers treat differently; a field with one is sent as text."""
+_FOLDED = "\x85\u2028\u2029"
+"""Characters that end a line for YAML 1.1, which the library speaks, and do not for YAML 1.2."""
 
 
-def json_frontmatter(content: bytes, reading: SkillReading) -> dict[str, Any]:
-    """Return the frontmatter of a `SKILL.md` as JSON values, every field as it is written."""
-    if not any(found["code"].startswith("yaml-") or found["code"] in _ODD for found in reading.problems):
-        block = _block(content)
-        if block is not None and not _MARKS.search(block):
-            try:
-                found = compose(block, Notes(), iter(range(MAX_EVENTS)), _plain)
-            except FrontmatterError:
-                found = None
-            if isinstance(found, dict):
-                return found
-    # When in doubt, as text: a host that reads another value would refuse the skill.
-    return dict(reading.frontmatter)
+def json_frontmatter(content: bytes) -> dict[str, Any] | None:
+    """Return the frontmatter of a `SKILL.md` as a YAML parser gives it; `None` if parsers may differ about it."""
+    block = _block(content)
+    if block is None:
+        return None
+    # Unused characters stand in for those meanwhile.
+    spare = [chr(code) for code in range(0xE000, 0xE100) if chr(code) not in block][: len(_FOLDED)]
+    notes = Notes()
+    try:
+        there = {ord(one): other for one, other in zip(_FOLDED, spare, strict=True)}
+        back = {ord(other): one for one, other in zip(_FOLDED, spare, strict=True)}
+        found = compose(block.translate(there), notes, iter(range(MAX_EVENTS)), _plain)
+        # What else had to be noted is read differently elsewhere: anchors, aliases, tags, duplicate keys, repairs.
+        notes.flow = notes.odd_comments = False
+        return _restored(found, back) if isinstance(found, dict) and notes == Notes() else None
+    except (FrontmatterError, ValueError):
+        return None
+
+
+def _restored(value: Any, back: Mapping[int, str]) -> Any:  # noqa: ANN401 - any value of JSON
+    if isinstance(value, dict):
+        return {_restored(key, back): _restored(item, back) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item, back) for item in value]
+    return value.translate(back) if isinstance(value, str) else value
 
 
 def _block(content: bytes) -> str | None:
-    """Return the text between the fences."""
-    lines = content.decode("utf-8-sig", "replace").splitlines()
-    if not lines or lines[0].rstrip() != "---":
+    """Return the text between the fences, with the end of its last line."""
+    lines = _LINE_END.split(content.decode("utf-8-sig", "replace"))
+    if lines[0].rstrip() != "---":
         return None
     end = next((place for place, line in enumerate(lines[1:], 1) if line.rstrip() == "---"), None)
-    return "\n".join(lines[1:end]) if end is not None else None
+    return "".join(f"{line}\n" for line in lines[1:end]) if end is not None else None
 
 
 def _plain(text: str) -> Any:  # noqa: ANN401 - any scalar of JSON
@@ -389,6 +397,13 @@ def _plain(text: str) -> Any:  # noqa: ANN401 - any scalar of JSON
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _BOUNDLESS.fullmatch(text):
+        raise ValueError("JSON has no such number")
     if _FLOAT.fullmatch(text):
-        return float(text)
+        number = float(text)
+        if abs(number) == float("inf"):
+            raise ValueError("JSON has no such number")
+        return number
     return text

@@ -8,73 +8,27 @@ every read is compared with the list as well.
 """
 
 import asyncio
-import base64
-import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
-
-from deepagents.backends.protocol import (
-    FileData,
-    FileDownloadResponse,
-    FileInfo,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadResult,
-)
-from deepagents.backends.utils import (
-    InvalidGlobPatternError,
-    compile_grep_include_glob,
-    grep_matches_from_files,
-    slice_read_response,
-)
-from langgraph.config import get_config
+from typing import Any, Self
 
 from deepskills._errors import SkillsError
-from deepskills._files.manifest import FileDigest, SkillManifest
-from deepskills._io.backends import loads_in_use
-from deepskills._io.bridge import Bridge, bridge
-from deepskills._types import (
-    SKILL_FILE,
-    LoadRecord,
-    OpenedSkill,
-    SkillListing,
-    SkillOrigin,
-    SkillProblem,
-    SkillSummary,
-)
-from deepskills.inline import ReadOnlyBackend
+from deepskills._io.backends import ServesSkills
+from deepskills._io.bridge import bridge
+from deepskills._io.readonly import NOT_FOUND, AsyncReadOnlyFiles, Content, FilesFound, Purpose, key_of
+from deepskills._types import SKILL_FILE, LoadRecord
 from deepskills.mcp.connections import check_label, connection_of
 from deepskills.mcp.entries import ServedSkill
-from deepskills.mcp.listing import Listed, Server
+from deepskills.mcp.listing import Server
+from deepskills.mcp.provider import NOT_LOADED, McpProvider, loads_of_run
 
-VIA = "MCP"
-"""Where the skills come from, for people and models."""
+MAX_PROVIDERS = 1_000
+"""How many providers are kept: one for each place where a server's skills are looked for."""
 
-_NOT_LOADED = "Files of the skill '{name}' can be read only while it is loaded. Load it with load_skill first."
 _NOT_LISTED = "'{path}' is not a file of the skill as it was loaded."
 
-ResultT = TypeVar("ResultT")
 
-
-def loads_of_run() -> Sequence[LoadRecord] | None:
-    """Return the served skills that are loaded in the calling run; `None` outside of runs.
-
-    Inside a run, but outside a tool call of an agent with skills, nothing counts as loaded: when in doubt, nothing is
-    read.
-    """
-    loads = loads_in_use.get()
-    if loads is not None:
-        return loads
-    try:
-        get_config()
-    except RuntimeError:
-        return None
-    return ()
-
-
-class McpSkills(ReadOnlyBackend):
+class McpSkills(AsyncReadOnlyFiles, ServesSkills):
     """The skills of MCP servers, to pass as a backend or to mount in `CompositeBackend`.
 
     Name a server's label as a source: `SkillsMiddleware(backend=McpSkills({"docs": ...}), sources=["/docs"])`. Each
@@ -94,6 +48,7 @@ class McpSkills(ReadOnlyBackend):
     """
 
     holds = "Skills of MCP servers"
+    passes_over = False
 
     def __init__(
         self,
@@ -115,6 +70,7 @@ class McpSkills(ReadOnlyBackend):
             check_label(label): Server(label, connection_of(label, given, timeout), dynamic=dynamic, timeout=timeout)
             for label, given in connections.items()
         }
+        self._providers: dict[tuple[str, str | None, str], McpProvider] = {}
 
     def __repr__(self) -> str:
         return f"McpSkills({', '.join(map(repr, self._servers))})"
@@ -134,8 +90,10 @@ class McpSkills(ReadOnlyBackend):
         await bridge.arun(self._closed)
 
     async def _closed(self) -> None:
-        own = [server.connection for server in self._servers.values() if server.connection.home is bridge]
-        await asyncio.gather(*(connection.close() for connection in own))
+        for server in self._servers.values():
+            server.forget_failure()
+        own = [server for server in self._servers.values() if server.connection.home is bridge]
+        await asyncio.gather(*(server.close() for server in own))
 
     def __enter__(self) -> Self:
         return self
@@ -169,207 +127,99 @@ class McpSkills(ReadOnlyBackend):
 
     def add_sync(self, label: str, uri: str) -> str:
         """Add a skill that its server does not list: `add`, for sync programs."""
-        server = self._server(label)
-        skill = server.connection.home.run(lambda: server.add(uri))
-        return f"/{label}/{skill.path}/{SKILL_FILE}"
+        return bridge.run_anywhere(lambda: self.add(label, uri))
 
     def _server(self, label: str) -> Server:
         if label not in self._servers:
             raise ValueError(f"No connection has the label {label!r}; there are {', '.join(map(repr, self._servers))}.")
         return self._servers[label]
 
-    # For discovery and loads.
+    # Where its skills come from.
 
-    def skill_listings(self, paths: Sequence[str]) -> list[SkillListing | None]:
-        """Return the skills of each source, without reading any file."""
-        return self._sync(functools.partial(self._listings, paths))
+    def provider(self, label: str) -> McpProvider:
+        """Return the skills of one server, to pass in `sources`.
 
-    async def askill_listings(self, paths: Sequence[str]) -> list[SkillListing | None]:
-        """Return the skills of each source, without reading any file."""
-        return await self._async(functools.partial(self._listings, paths))
+        Raises:
+            ValueError: If no connection has that label.
+        """
+        return self._provider(self._server(label), None)
 
-    async def _listings(self, paths: Sequence[str], at_home: "_AtHome") -> list[SkillListing | None]:
-        wanted = {label: self._servers[label] for path in paths for label in self._labels(path)}
-        listed: dict[str, Listed] = {}
-        # Servers with the same home are asked at the same time, so that one that hangs does not delay the others.
-        for home in {id(server.connection.home): server.connection.home for server in wanted.values()}.values():
-            own = [server for server in wanted.values() if server.connection.home is home]
-            listed |= await self._listed(own, home, at_home)
-        return [self._listing(path, listed) for path in paths]
+    def providers_at(self, path: str, mount: str | None) -> Sequence[McpProvider]:
+        """Return the providers of the skills below a path: of one server by its label, of all by the root."""
+        root = key_of(path)
+        if not root:
+            return [self._provider(server, mount) for server in self._servers.values()] if root == "" else []
+        label, _, below = root[1:].partition("/")
+        server = self._servers.get(label)
+        return [self._provider(server, mount, below)] if server is not None else []
 
-    async def _listed(self, servers: Sequence[Server], home: Bridge, at_home: "_AtHome") -> dict[str, Listed]:
-        async def work() -> list[Listed]:
-            return await asyncio.gather(*(server.listing() for server in servers))
-
-        try:
-            found = await at_home(home, work)
-        except SkillsError as error:
-            found = [Listed(server.known, failure=f"{server.label}: {error}") for server in servers]
-        return {server.label: listed for server, listed in zip(servers, found, strict=True)}
-
-    def _labels(self, path: str) -> list[str]:
-        """Return the servers that a source names: one by its label, all by the root."""
-        parts = _parts(path) or []
-        return [label for label in self._servers if not parts or label == parts[0]]
-
-    def _listing(self, path: str, listed: Mapping[str, Listed]) -> SkillListing | None:
-        parts, labels = _parts(path), self._labels(path)
-        if parts is None or not labels:
-            return None
-        below = "/".join(parts[1:])
-        summaries: list[SkillSummary] = []
-        problems: list[SkillProblem] = []
-        failures = []
-        for label in labels:
-            found = listed[label]
-            problems += found.problems
-            # Without the skills it had: discovery keeps those of a source that failed.
-            if found.failure is not None:
-                failures.append(found.failure)
-            else:
-                summaries += [
-                    _summary(name, skill)
-                    for name, skill in found.names.items()
-                    if not below or skill.path == below or skill.path.startswith(f"{below}/")
-                ]
-        return SkillListing(summaries, problems, "; ".join(failures) or None)
-
-    def open_skill(self, path: str) -> OpenedSkill:
-        """Read a `SKILL.md` for a load, and hold the skill's entry from now on."""
-        return self._sync(functools.partial(self._opened, path))
-
-    async def aopen_skill(self, path: str) -> OpenedSkill:
-        """Read a `SKILL.md` for a load, and hold the skill's entry from now on."""
-        return await self._async(functools.partial(self._opened, path))
-
-    async def _opened(self, path: str, at_home: "_AtHome") -> OpenedSkill:
-        server, parts = self._located(path)
-        if server is None or parts[-1:] != [SKILL_FILE]:
-            return OpenedSkill(None, error="file_not_found")
-
-        async def work() -> OpenedSkill:
-            skill = await server.current("/".join(parts[:-1]))
-            if skill is None:
-                return OpenedSkill(None, error="file_not_found: the server no longer lists this skill")
-            content = await server.read(skill, SKILL_FILE)
-            # Only after the text was read and compared: from now on the held entry says which files exist.
-            server.hold(skill)
-            return OpenedSkill(content, skill.digest)
-
-        try:
-            return await at_home(server.connection.home, work)
-        except SkillsError as error:
-            return OpenedSkill(None, error=str(error))
-
-    def skill_manifest(self, path: str) -> SkillManifest | None:
-        """Return every file of the skill whose `SKILL.md` is at `path`, as its server describes it; reads none."""
-        return self._sync(functools.partial(self._manifest, path))
-
-    async def askill_manifest(self, path: str) -> SkillManifest | None:
-        """Return every file of the skill whose `SKILL.md` is at `path`, as its server describes it; reads none."""
-        return await self._async(functools.partial(self._manifest, path))
-
-    async def _manifest(self, path: str, at_home: "_AtHome") -> SkillManifest | None:
-        server, parts = self._located(path)
-        if server is None or parts[-1:] != [SKILL_FILE]:
-            return None
-        skill = await at_home(server.connection.home, lambda: server.current("/".join(parts[:-1])))
-        if skill is None:
-            raise SkillsError("the server no longer lists this skill")
-        files = {path: FileDigest(file.digest, file.size) for path, file in (skill.files or {}).items()}
-        return SkillManifest(f"mcp:{skill.label} {skill.uri}", files, remembered=not skill.is_dynamic)
+    def _provider(self, server: Server, mount: str | None, below: str = "") -> McpProvider:
+        # Kept, because it remembers what it made of a listing; sources are few.
+        known = self._providers.get((server.label, mount, below))
+        if known is None:
+            known = McpProvider(server, self.executes, mount, below)
+            if len(self._providers) < MAX_PROVIDERS:
+                self._providers[server.label, mount, below] = known
+        return known
 
     # Files, for deepagents' tools.
 
-    def ls(self, path: str) -> LsResult:
-        """List what is directly in a directory."""
-        return self._sync(functools.partial(self._ls, path))
+    async def afind_files(self, root: str, purpose: Purpose) -> FilesFound:
+        """Return the known files at and below a path; a search gets those of loaded skills alone.
 
-    async def als(self, path: str) -> LsResult:
-        """List what is directly in a directory."""
-        return await self._async(functools.partial(self._ls, path))
+        Raises:
+            SkillsError: If a server cannot be asked.
+        """
+        label, _, below = root[1:].partition("/")
+        if not label and purpose == "list":
+            return {f"/{own}/": None for own in self._servers}
+        found: dict[str, int | None] = {}
+        for server in [server for own, server in self._servers.items() if label in {"", own}]:
+            # A server's own directory is listed again; below it, what is known counts.
+            is_asked = purpose == "list" and (not below or not server.known)
+            found |= await self._files(server, is_asked=is_asked, only_loaded=purpose == "search")
+            if label and not below:
+                found[f"/{label}/"] = None
+        return {path: size for path, size in found.items() if path == root or path.startswith(f"{root}/")}
 
-    async def _ls(self, path: str, at_home: "_AtHome") -> LsResult:
-        parts = _parts(path)
-        if parts is None:
-            return LsResult(error=f"Path '{path}': invalid_path")
-        if not parts:
-            return LsResult(entries=[FileInfo(path=f"/{label}/", is_dir=True) for label in sorted(self._servers)])
-        server = self._servers.get(parts[0])
-        if server is None:
-            return LsResult(error=f"Path '{path}': path_not_found")
-        failure = None
-        # A server's own directory is listed again; below it, the known list is used.
-        if len(parts) == 1 or not server.known:
-            failure = (await self._listed([server], server.connection.home, at_home))[parts[0]].failure
-        if failure is not None:
-            return LsResult(error=f"Cannot list '{path}': {failure}")
-        entries = _children(await self._files(server, at_home), path.rstrip("/"))
-        if not entries and len(parts) > 1:
-            return LsResult(error=f"Path '{path}': path_not_found")
-        return LsResult(entries=entries)
+    async def _files(self, server: Server, *, is_asked: bool, only_loaded: bool) -> dict[str, int | None]:
+        """Return a server's files with their sizes; for loaded skills, as they were loaded."""
+        loads = [load for load in loads_of_run() or () if load["origin"]["label"] == server.label]
+        if not loads and not is_asked and only_loaded:
+            return {}
 
-    async def _files(self, server: Server, at_home: "_AtHome") -> dict[str, int | None]:
-        """Return a server's known files with their sizes; for loaded skills, as they were loaded."""
-        skills = {skill.path: skill for skill in server.known.values()}
-        for load in loads_of_run() or ():
-            if load["origin"]["label"] == server.label:
-                held = await at_home(server.connection.home, functools.partial(server.held, *_known_by(load)))
+        async def work() -> dict[str, ServedSkill]:
+            if is_asked and (failure := (await server.listing()).failure) is not None:
+                raise SkillsError(failure)
+            skills = {} if only_loaded else {skill.path: skill for skill in server.known.values()}
+            for load in loads:
+                held = await server.held(*_known_by(load))
                 if held is not None:
                     skills[held.path] = held
+            return skills
+
+        skills = await server.connection.home.arun(work)
         return {
             f"/{server.label}/{skill.path}/{path}": size
             for skill in skills.values()
             for path, size in _sizes(skill).items()
         }
 
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Return the content of each file, or the reason why there is none."""
-        return self._sync(functools.partial(self._downloads, paths))
+    async def aread_contents(self, paths: Sequence[str]) -> list[Content]:
+        """Return the content of each file, compared with the entry of its skill, or why it cannot be read."""
+        return [await self._content(path) for path in paths]
 
-    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Return the content of each file, or the reason why there is none."""
-        return await self._async(functools.partial(self._downloads, paths))
-
-    async def _downloads(self, paths: Sequence[str], at_home: "_AtHome") -> list[FileDownloadResponse]:
-        replies = []
-        for path in paths:
-            content = await self._content(path, at_home)
-            if isinstance(content, bytes):
-                replies.append(FileDownloadResponse(path=path, content=content))
-            else:
-                replies.append(FileDownloadResponse(path=path, error=content))
-        return replies
-
-    def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Return the lines of a text file, or a whole binary file in base64."""
-        return self._sync(functools.partial(self._read, file_path, offset, limit))
-
-    async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Return the lines of a text file, or a whole binary file in base64."""
-        return await self._async(functools.partial(self._read, file_path, offset, limit))
-
-    async def _read(self, path: str, offset: int, limit: int, at_home: "_AtHome") -> ReadResult:
-        content = await self._content(path, at_home)
-        if isinstance(content, str):
-            return ReadResult(error=f"Cannot read '{path}': {content}")
-        data = _file_data(content)
-        return ReadResult(file_data=data) if data["encoding"] == "base64" else slice_read_response(data, offset, limit)
-
-    async def _content(self, path: str, at_home: "_AtHome") -> bytes | str:
-        """Return the content of a file, or why it cannot be read."""
-        server, parts = self._located(path)
+    async def _content(self, path: str) -> Content:
+        label, _, inside = path[1:].partition("/")
+        server = self._servers.get(label)
         if server is None:
-            return "file_not_found"
-        inside = "/".join(parts)
+            return NOT_FOUND
         loads = loads_of_run()
 
-        async def work() -> bytes | str:
+        async def work() -> Content:
             if loads is None:
                 skill = await _holder(server, inside)
-                return (
-                    await server.read(skill, inside[len(skill.path) + 1 :]) if skill is not None else "file_not_found"
-                )
+                return await server.read(skill, inside[len(skill.path) + 1 :]) if skill is not None else NOT_FOUND
             for load in loads:
                 held = await server.held(*_known_by(load)) if load["origin"]["label"] == server.label else None
                 if held is not None and inside.startswith(f"{held.path}/"):
@@ -379,121 +229,12 @@ class McpSkills(ReadOnlyBackend):
                         return await server.read(held, below)
                     return _NOT_LISTED.format(path=path)
             skill = await _holder(server, inside)
-            return _NOT_LOADED.format(name=f"{server.label}:{skill.name}") if skill is not None else "file_not_found"
+            return NOT_LOADED.format(name=f"{server.label}:{skill.name}") if skill is not None else NOT_FOUND
 
         try:
-            return await at_home(server.connection.home, work)
+            return await server.connection.home.arun(work)
         except SkillsError as error:
             return str(error)
-
-    def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """Find files by a pattern, relative to `path`."""
-        return self._sync(functools.partial(self._glob, pattern, path))
-
-    async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """Find files by a pattern, relative to `path`."""
-        return await self._async(functools.partial(self._glob, pattern, path))
-
-    async def _glob(self, pattern: str, path: str | None, at_home: "_AtHome") -> GlobResult:
-        try:
-            is_match = compile_grep_include_glob(pattern)
-        except InvalidGlobPatternError as error:
-            return GlobResult(error=str(error))
-        root = _rooted(path)
-        found = [
-            FileInfo(path=file, is_dir=False) if size is None else FileInfo(path=file, is_dir=False, size=size)
-            for server in self._below(root)
-            for file, size in sorted((await self._files(server, at_home)).items())
-            if file.startswith(f"{root}/") and is_match(file[len(root) + 1 :])
-        ]
-        return GlobResult(matches=found)
-
-    def grep(
-        self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
-    ) -> GrepResult:
-        """Search the text files of loaded skills for a literal text."""
-        return self._sync(functools.partial(self._grep, pattern, path, glob, max_count))
-
-    async def agrep(
-        self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
-    ) -> GrepResult:
-        """Search the text files of loaded skills for a literal text."""
-        return await self._async(functools.partial(self._grep, pattern, path, glob, max_count))
-
-    async def _grep(
-        self, pattern: str, path: str | None, glob: str | None, max_count: int | None, at_home: "_AtHome"
-    ) -> GrepResult:
-        try:
-            is_match = compile_grep_include_glob(glob) if glob else None
-        except InvalidGlobPatternError as error:
-            return GrepResult(error=str(error))
-        root = _rooted(path)
-        files: dict[str, FileData] = {}
-        for load in loads_of_run() or ():
-            # Only loaded skills: a search must not fetch a server's whole library.
-            server = self._servers.get(load["origin"]["label"])
-            if server is None or server not in self._below(root):
-                continue
-            try:
-                held = await at_home(server.connection.home, functools.partial(server.held, *_known_by(load)))
-            except SkillsError as error:
-                return GrepResult(error=str(error))
-            for below in sorted(_sizes(held)) if held is not None else ():
-                file = f"/{server.label}/{held.path}/{below}"  # type: ignore[union-attr]
-                is_inside = file == root or file.startswith(f"{root}/")
-                if is_inside and (is_match is None or is_match(file[len(root) + 1 :])):
-                    content = await self._content(file, at_home)
-                    if isinstance(content, str):
-                        return GrepResult(error=f"Cannot search '{file}': {content}")
-                    files[file] = _file_data(content)
-        return grep_matches_from_files(files, pattern, "/", max_count=max_count)
-
-    def _below(self, root: str) -> list[Server]:
-        """Return the servers whose files may be below a directory."""
-        label = root.strip("/").partition("/")[0]
-        return [server for own, server in self._servers.items() if label in {"", own}]
-
-    # One logic for sync and async callers: only the hop to a server's home differs.
-
-    def _sync(self, work: "Callable[[_AtHome], Coroutine[Any, Any, ResultT]]") -> ResultT:
-        return _driven(work(_blocking))
-
-    async def _async(self, work: "Callable[[_AtHome], Coroutine[Any, Any, ResultT]]") -> ResultT:
-        return await work(_awaiting)
-
-    def _located(self, path: str) -> tuple[Server | None, list[str]]:
-        """Return the server that a path is in, and the rest of the path."""
-        parts = _parts(path)
-        if not parts or parts[0] not in self._servers:
-            return None, []
-        return self._servers[parts[0]], parts[1:]
-
-
-class _AtHome(Protocol):
-    """Runs work on a connection's loop, sync or async as the caller is."""
-
-    async def __call__(self, home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT: ...
-
-
-async def _blocking(home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    """Block until the work is done; a coroutine that only awaits this never suspends."""
-    return home.run(work)
-
-
-async def _awaiting(home: Bridge, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-    return await home.arun(work)
-
-
-def _driven(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of a coroutine that never suspends."""
-    try:
-        # The sync hop blocks inside the coroutine, so it runs to its end in one step and needs no event loop.
-        work.send(None)
-    except StopIteration as stop:
-        result: ResultT = stop.value
-        return result
-    work.close()
-    raise RuntimeError("a sync call suspended")
 
 
 def _known_by(load: LoadRecord) -> tuple[str, str]:
@@ -513,48 +254,7 @@ async def _holder(server: Server, inside: str) -> ServedSkill | None:
     return None
 
 
-def _summary(name: str, skill: ServedSkill) -> SkillSummary:
-    origin = SkillOrigin(label=skill.label, uri=skill.uri, via=VIA, dynamic=skill.is_dynamic)
-    return SkillSummary(f"/{skill.label}/{skill.path}/{SKILL_FILE}", skill.digest, skill.front, name, origin)
-
-
 def _sizes(skill: ServedSkill) -> dict[str, int | None]:
     if skill.files is None:
         return {SKILL_FILE: None}
     return {path: file.size for path, file in skill.files.items()}
-
-
-def _parts(path: str) -> list[str] | None:
-    """Return the parts of a path, or `None` if it is not one."""
-    if not isinstance(path, str) or "\x00" in path:
-        return None
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    return None if ".." in parts else parts
-
-
-def _rooted(path: str | None) -> str:
-    return "".join(f"/{part}" for part in _parts(path or "/") or ())
-
-
-def _children(files: Mapping[str, int | None], directory: str) -> list[FileInfo]:
-    """Return what is directly in a directory."""
-    root = _rooted(directory)
-    found: dict[str, FileInfo] = {}
-    for file, size in files.items():
-        if file.startswith(f"{root}/"):
-            name, slash, _rest = file[len(root) + 1 :].partition("/")
-            path = f"{root}/{name}"
-            if slash:
-                found[path] = FileInfo(path=f"{path}/", is_dir=True)
-            else:
-                info = FileInfo(path=path, is_dir=False)
-                found.setdefault(path, info if size is None else FileInfo(path=path, is_dir=False, size=size))
-    return [found[path] for path in sorted(found)]
-
-
-def _file_data(content: bytes) -> FileData:
-    """Return a file as deepagents expects it: text as it is, anything else in base64."""
-    try:
-        return FileData(content=content.decode(), encoding="utf-8")
-    except UnicodeDecodeError:
-        return FileData(content=base64.b64encode(content).decode(), encoding="base64")

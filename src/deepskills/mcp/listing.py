@@ -1,6 +1,6 @@
 """Knows the skills of one MCP server: as they were listed, as they were added by URI, and as loads got them.
 
-Everything here runs on the home loop of the server's connection, so only the listing itself needs a lock. There are
+Everything here runs on the home loop of the server's connection, and one listing is shared by all who ask. There are
 three memories. *Listed* is what `skills/list` showed last; within its time to live it is not requested again. *Added*
 is what somebody added by URI; it stays even if a listing does not have it. *Held* is what a load got: while that skill
 is in use, only the held entry says which files exist and what they contain, whatever the server lists by then.
@@ -8,7 +8,6 @@ is in use, only the held entry says which files exist and what they contain, wha
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from deepskills._errors import SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
-from deepskills._types import MAX_DIRECTORIES, SKILL_FILE, SkillProblem
-from deepskills.mcp.connections import Connection
+from deepskills._types import MAX_DIRECTORIES, SkillProblem
+from deepskills.mcp.connections import Connection, SharedAttempt
 from deepskills.mcp.entries import EntryError, ServedSkill, entry_problem, parse_entry, served_names
 from deepskills.mcp.wire import INVALID_PARAMS, ConnectionLostError, ServerError, content_of, cursors
 
@@ -32,8 +31,8 @@ MAX_ENTRIES = MAX_DIRECTORIES
 MAX_PAGES = 2_000
 """How many pages of a listing are asked for."""
 
-MAX_CHARACTERS = 256 * 1024 * 1024
-"""How many characters of the frontmatter and the files of a listing are kept, roughly."""
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""How much memory the entries of a server may take: those of a listing, those added by URI and those of loads, each."""
 
 LISTING_TIMEOUTS = 4
 """How long a whole listing may take, as a multiple of one request's time limit."""
@@ -46,9 +45,6 @@ MAX_TTL_SECONDS = 24 * 3600.0
 
 MAX_PROBLEMS = 100
 """How many entries of one listing get a problem each."""
-
-MAX_HELD_FILES = 500_000
-"""How many files of loaded skills are remembered; forgotten ones are requested again."""
 
 
 class MismatchError(SkillsError):
@@ -81,11 +77,10 @@ class Server:
         self.connection = connection
         self._dynamic = dynamic
         self._timeout = timeout
-        self._lock: asyncio.Lock | None = None
-        self._process = 0
+        self._relisting = SharedAttempt(self._relist)
         self._listed: Listed | None = None
         self._added: dict[str, ServedSkill] = {}
-        self._held: BoundedCache[str, ServedSkill] = BoundedCache(MAX_HELD_FILES, lambda skill: len(skill.files or "1"))
+        self._held: BoundedCache[str, ServedSkill] = BoundedCache(MAX_HELD_BYTES, lambda skill: skill.weight)
 
     @property
     def known(self) -> Mapping[str, ServedSkill]:
@@ -94,17 +89,27 @@ class Server:
 
     async def listing(self) -> Listed:
         """Return the skills of the server, from memory for as long as the server allows."""
-        if self._lock is None or self._process != os.getpid():
-            self._lock, self._process = asyncio.Lock(), os.getpid()
-        async with self._lock:
-            if self._listed is None or time.monotonic() >= self._listed.expires:
-                try:
-                    self._listed = await self._asked()
-                except SkillsError as error:
-                    failure = f"{self.label}: {error}"
-                    # Not kept, so that the next listing asks again. Until then, what was known is used.
-                    return Listed(self.known, failure=failure)
-            return self._listed
+        listed = self._listed
+        if listed is not None and time.monotonic() < listed.expires:
+            return listed
+        try:
+            return await self._relisting.result()
+        except SkillsError as error:
+            # What was known is used until the server can be asked.
+            return Listed(self.known, failure=f"{self.label}: {error}")
+
+    async def _relist(self) -> Listed:
+        self._listed = await self._asked()
+        return self._listed
+
+    async def close(self) -> None:
+        """Close the connection that was opened here, and give up a listing that waits for it."""
+        self._relisting.give_up()
+        await self.connection.close()
+
+    def forget_failure(self) -> None:
+        """Ask the server again at the next use, although it failed a moment ago."""
+        self._relisting.forget_failure()
 
     async def _asked(self) -> Listed:
         peer = await self.connection.peer()
@@ -170,7 +175,8 @@ class Server:
             SkillsError: If the server cannot be asked, or the skill cannot be used.
         """
         await self.listing()
-        if uri not in self._added and len(self._added) >= MAX_ADDED:
+        weight = sum(skill.weight for skill in self._added.values())
+        if uri not in self._added and (len(self._added) >= MAX_ADDED or weight > MAX_HELD_BYTES):
             raise SkillsError(f"At most {MAX_ADDED} skills of one server can be added.")
         peer = await self.connection.peer()
         if not peer.serves_skills:
@@ -217,12 +223,6 @@ class Server:
             raise EntryError("mcp-dynamic", skill.uri)
 
     # Loads and reads.
-
-    async def current(self, path: str) -> ServedSkill | None:
-        """Return the skill at a path below the label, as it is known now; asks the server only if nothing is known."""
-        if self._listed is None:
-            await self.listing()
-        return self.known.get(path)
 
     def hold(self, skill: ServedSkill) -> None:
         """Remember a skill as a load got it."""
@@ -333,7 +333,7 @@ class _Gathered:
             return
         for entry in entries:
             self._seen += 1
-            if self._seen > MAX_ENTRIES or self._weight > MAX_CHARACTERS:
+            if self._seen > MAX_ENTRIES or self._weight > MAX_HELD_BYTES:
                 self.cut(f"only the first {self._seen - 1} of its entries were taken")
                 return
             try:
@@ -343,8 +343,7 @@ class _Gathered:
 
     def _add(self, skill: ServedSkill) -> None:
         self._server.check(skill)
-        # Roughly the size of a file's row: URI, path and digest.
-        self._weight += len(skill.front) + 400 * len(skill.files or ())
+        self._weight += skill.weight
         taken = self.skills.setdefault(skill.path, skill)
         # A listing that changes while it is read can have the same entry on two pages.
         if taken is skill or taken.digest == skill.digest:
@@ -379,8 +378,3 @@ def ttl_of(answer: Mapping[str, Any]) -> float:
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return 0.0
     return min(float(ttl) / 1000, MAX_TTL_SECONDS)
-
-
-def skill_file(path: str) -> str:
-    """Return the path of the `SKILL.md` in a skill's directory."""
-    return f"{path}/{SKILL_FILE}"

@@ -13,6 +13,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import importlib.metadata
 import inspect
 import json
 import logging
@@ -28,8 +29,8 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 
 from deepskills import SkillsMiddleware
 from deepskills._catalog.catalog import Catalogs, Readings, SkillEntry
-from deepskills._catalog.discovery import discover
-from deepskills._catalog.sources import SkillSource, parse_sources
+from deepskills._catalog.discovery import discover, read_from
+from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.assets import list_assets, read_asset_bytes
 from deepskills._files.inventory import read_contents
@@ -37,9 +38,9 @@ from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
-from deepskills._skillmd.read import read_skill
+from deepskills._providers.ask import NOBODY
 from deepskills._skillmd.text import one_line
-from deepskills._types import SKILL_FILE
+from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
 from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
 
@@ -70,17 +71,26 @@ TTL_MS = 5_000
 PATIENCE = 10
 """A discovery is reused for this many times as long as it took, if that is longer than `TTL_MS`."""
 
+MAX_LISTED_BYTES = 16_000_000
+"""How much memory the paths take that may be read."""
+
 MAX_TOLD = 10_000
 """How many logged problems are remembered."""
 
 INTERNAL_ERROR = -32603
 DIRECTORY_TYPE = "inode/directory"
+_RESOURCES = "skills:"
+"""How the cursors begin by which a list of resources goes on with skills."""
 
 BackendOfRequest = Callable[[Any], BackendProtocol | Awaitable[BackendProtocol]]
 """Returns the backend of a request from its context, for skills per user."""
 
 SourcesOfRequest = Callable[[Any], Sequence[SkillSource] | Awaitable[Sequence[SkillSource]]]
 """Returns the sources of a request from its context."""
+
+
+Reader = Callable[[SkillEntry, str], Awaitable[bytes]]
+"""Reads a file of a skill."""
 
 
 class _ListParams(RequestParams):  # type: ignore[misc]
@@ -121,7 +131,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         *,
         max_depth: int = 1,
     ) -> None:
+        self._middleware: SkillsMiddleware[Any, Any] | None = None
         if isinstance(backend, SkillsMiddleware):
+            self._middleware = backend
             backend, sources = _of_middleware(backend)
         if isinstance(backend, str | Path):
             directory = Path(backend).expanduser().absolute()
@@ -137,7 +149,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         self._sources = sources
         self._max_depth = max_depth
         self._readings = Readings()
-        self._is_fixed = is_backend(backend) and not callable(sources)
+        # Who judges visibility may answer each request in another way.
+        judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
+        self._is_fixed = is_backend(backend) and not callable(sources) and not judged
         self._known: _Shelf | None = None
         self._looking: asyncio.Lock | None = None
         self._told: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_TOLD)
@@ -160,6 +174,8 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             uri = (ctx.params or {}).get("uri")
             if isinstance(uri, str) and (uri == ROOT or uri.startswith(f"{ROOT}/")):
                 return await self._guarded(self._read)(ctx, _UriParams(uri=uri[:4096]))
+        if ctx.method == "resources/list" and ctx.request_id is not None:
+            return await self._list_resources(ctx, call_next)
         result = await call_next(ctx)
         if ctx.method == "initialize" and isinstance(result, dict):
             capabilities = dict(result.get("capabilities") or {})
@@ -167,11 +183,38 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             result = {**result, "capabilities": capabilities}
         return result
 
+    async def _list_resources(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the SDK's
+        """List each `SKILL.md` after the server's own resources."""
+        cursor = (ctx.params or {}).get("cursor")
+        if isinstance(cursor, str) and cursor.startswith(_RESOURCES):
+            return await self._guarded(self._skill_resources)(ctx, _ListParams(cursor=cursor.removeprefix(_RESOURCES)))
+        result = await call_next(ctx)
+        if not isinstance(result, dict) or result.get("nextCursor") is not None:
+            return result
+        found = await self._guarded(self._skill_resources)(ctx, _ListParams(cursor=None))
+        own = {key: value for key, value in found.items() if key == "nextCursor"}
+        return {**result, **own, "resources": [*(result.get("resources") or ()), *found["resources"]]}
+
+    async def _skill_resources(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
+        found = await self._list(ctx, params)
+        resources = [
+            {
+                "uri": entry["uri"],
+                "name": entry["frontmatter"]["name"],
+                "description": entry["frontmatter"]["description"],
+                "mimeType": "text/markdown",
+            }
+            for entry in found["skills"]
+        ]
+        following = found.get("nextCursor")
+        return {"resources": resources, **({"nextCursor": f"{_RESOURCES}{following}"} if following else {})}
+
     def server(self, name: str = "deepskills", **options: Any) -> Any:  # noqa: ANN401 - an MCPServer and its options
         """Return an `MCPServer` that serves the skills and nothing else; `options` are the SDK's."""
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - heavy, and only for who wants it
 
-        return MCPServer(name, extensions=[self], middleware=[self.middleware], **options)
+        given = {"version": importlib.metadata.version("deepskills"), **options}
+        return MCPServer(name, extensions=[self], middleware=[self.middleware], **given)
 
     def _guarded(self, answer: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> Any:  # noqa: ANN401 - a handler
         """Answer every failure with an error that the protocol knows; details stay in the log."""
@@ -215,7 +258,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
     async def _read(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
         shelf = await self._shelf(ctx)
         name, path = _located(params.uri)
-        content = await shelf.content(name, path) if name in shelf.entries and path else None
+        # What no entry names is not readable, whatever lies there.
+        is_listed = name in shelf.entries and path in await shelf.listed(name)
+        content = await shelf.content(name, path) if is_listed else None
         if content is None:
             raise _unknown(params.uri)
         kind = mimetypes.guess_type(path)[0] or ("text/markdown" if path.endswith(".md") else None)
@@ -229,11 +274,11 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         shelf = await self._shelf(ctx)
         uri = params.uri.rstrip("/")
         if uri == ROOT:
-            children = dict.fromkeys(shelf.names, True)
+            children = {name: True for name in shelf.names if await shelf.listed(name)}
         else:
             name, path = _located(uri)
-            files = await shelf.files(name) if name in shelf.entries else None
-            children = _children(files or {}, path)
+            files = await shelf.listed(name) if name in shelf.entries else frozenset[str]()
+            children = _children(dict.fromkeys(files), path)
         if not children:
             raise MCPError(INVALID_PARAMS, "This is not a directory.", {"uri": params.uri})
         after = _after(params.cursor)
@@ -270,15 +315,50 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             if self._told.get(key := (problem["path"], problem["message"])) is None:
                 self._told.put(key, value=True)
                 logger.warning("%s: %s: %s", one_line(problem["path"]), problem["code"], one_line(problem["message"]))
-        entries = {entry.name: entry for entry in found.catalog.entries if _is_servable(entry)}
+        visible: Sequence[SkillEntry] = found.catalog.entries
+        read: Reader | None = None
+        if self._middleware is not None:
+            visible, read = await self._middleware._shown(backend, sources, found, ctx)  # noqa: SLF001 - of this package
+        unfit = {problem["path"]: problem["code"] for problem in found.problems if _is_unfit(problem["code"])}
+        entries = {}
+        for entry in visible:
+            if entry.path in unfit:
+                self._report(entry.name, f"its file has to be repaired first ({unfit[entry.path]})")
+            elif _is_servable(entry):
+                entries[entry.name] = entry
         # A library that takes long to read is not read again for every few pages.
-        return _Shelf(backend, entries, now + max(TTL_MS / 1000, PATIENCE * (now - started)))
+        expires = now + max(TTL_MS / 1000, PATIENCE * (now - started))
+        return _Shelf(backend, sources, entries, expires, self._report, read)
+
+    def _report(self, name: str, reason: str) -> None:
+        """Log once why a skill is not served."""
+        if self._told.get((name, reason)) is None:
+            self._told.put((name, reason), value=True)
+            logger.warning("The skill %r is not served: %s", name, one_line(reason))
 
 
 def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
     settings = middleware._settings  # noqa: SLF001 - of this package
     sources: Any = settings.sources
-    return settings.backend, sources if callable(sources) else [(source.path, source.label) for source in sources]
+    backend = settings.fixed_backend or settings.backend
+    return backend, sources if callable(sources) else [source.provider or _as_given(source) for source in sources]
+
+
+def _as_given(source: Source) -> SkillSource:
+    if source.namespace:
+        return NamespacedSource(source.path, source.namespace, source.label)
+    return OptionalSource(source.path, source.label) if source.is_optional else (source.path, source.label)
+
+
+_REPAIRED = frozenset(
+    {"encoding-utf16", "line-ends-cr", "text-before-frontmatter", "file-in-fence", "fence-glued", "control-characters"}
+)
+
+
+def _is_unfit(code: str) -> bool:
+    """Whether a file with such a problem is read here after a repair, which other readers may not make."""
+    # Whether YAML is read the same everywhere is decided where its values are.
+    return code in _REPAIRED or code.startswith("name-")
 
 
 async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
@@ -300,12 +380,33 @@ class _Shelf:
     """The skills for a request."""
 
     backend: Any
+    sources: Sequence[Source]
     entries: Mapping[str, SkillEntry]
     expires: float
+    report: Callable[[str, str], None]
+    """Says why a skill is not served."""
+
+    read: "Reader | None"
+    """Reads a file as the extensions of a middleware judge it, where the skills are those of one."""
+
     names: list[str] = field(init=False)
+    _listed: BoundedCache[str, frozenset[str]] = field(
+        init=False, default_factory=lambda: BoundedCache(MAX_LISTED_BYTES, lambda paths: 200 + sum(map(len, paths)))
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", sorted(self.entries))
+
+    async def listed(self, name: str) -> frozenset[str]:
+        """Return the paths that a skill's entry names; none if it has no entry."""
+        known = self._listed.get(name)
+        if known is None:
+            entry = await self.entry(name)
+            root = _uri(name, "")
+            uris = [item["uri"] for item in entry["resources"]] if entry is not None else []
+            known = frozenset(unquote(uri.removeprefix(root)) for uri in uris)
+            self._listed.put(name, known)
+        return known
 
     def after(self, name: str | None) -> list[str]:
         """Return the names after a given one, in order."""
@@ -317,11 +418,13 @@ class _Shelf:
         if files is None:
             return None
         content = files[SKILL_FILE]
-        reading = read_skill(content, path=f"/{name}/{SKILL_FILE}")
-        frontmatter = json_frontmatter(content, reading)
+        frontmatter = json_frontmatter(content)
+        if frontmatter is None:
+            self.report(name, "its frontmatter means different things to different readers of YAML")
+            return None
         # Hosts refuse an entry whose name is not the last directory in its URI.
         if frontmatter.get("name") != name or not isinstance(frontmatter.get("description"), str):
-            logger.warning("The skill %r is not served: its file has another name, or no description", name)
+            self.report(name, "its file has another name, or no description")
             return None
         resources = [
             {
@@ -340,22 +443,22 @@ class _Shelf:
         if own is None:
             return None
         try:
-            assets = await self._driven(list_assets(entry.skill, "all"))
+            assets = await self._driven(entry, list_assets(entry.skill, "all"))
             paths = [path for path in assets.paths if _is_shown(path)]
             # `SKILL.md` is one of them. If there is a note, the list is incomplete, and an entry must name every file.
             if assets.notes or len(paths) >= MAX_FILES:
                 reason = assets.notes[0] if assets.notes else f"it has more than {MAX_FILES} files"
-                logger.warning("The skill %r is not served: %s", name, one_line(reason))
+                self.report(name, reason)
                 return None
             files, size = {SKILL_FILE: own}, len(own)
             for path in paths:
-                files[path] = await self._driven(read_asset_bytes(entry.skill, path, "all"))
+                files[path] = await self._read(entry, path)
                 size += len(files[path])
                 if size > MAX_BYTES:
-                    logger.warning("The skill %r is not served: its files are larger than %d bytes", name, MAX_BYTES)
+                    self.report(name, f"its files are larger than {MAX_BYTES} bytes")
                     return None
         except SkillsError as error:
-            logger.warning("The skill %r is not served: %s", name, one_line(str(error)))
+            self.report(name, str(error))
             return None
         return files
 
@@ -363,16 +466,21 @@ class _Shelf:
         """Return the content of a skill's file; `None` if it does not exist or is not served."""
         entry = self.entries[name]
         if path == SKILL_FILE:
-            return (await self._driven(read_contents([entry], 1)))[name].file.content
+            return (await self._driven(entry, read_contents([entry], 1)))[name].file.content
         if not _is_shown(path):
             return None
         try:
-            return await self._driven(read_asset_bytes(entry.skill, path, "all"))
+            return await self._read(entry, path)
         except (SkillPathError, SkillFileNotFoundError):
             return None
 
-    async def _driven(self, plan: Plan[ResultT]) -> ResultT:
-        return await adrive(plan, lambda: self.backend, None, self.backend)
+    async def _read(self, entry: SkillEntry, path: str) -> bytes:
+        if self.read is not None:
+            return await self.read(entry, path)
+        return await self._driven(entry, read_asset_bytes(entry.skill, path, "all"))
+
+    async def _driven(self, entry: SkillEntry, plan: Plan[ResultT]) -> ResultT:
+        return await adrive(read_from(self.sources, entry, plan, NOBODY), lambda: self.backend, None, self.backend)
 
 
 def _is_shown(path: str) -> bool:

@@ -160,7 +160,7 @@ def test_files_are_read_only_while_their_skill_is_loaded_by_any_tool(mode: Mode,
 
 
 def test_the_entry_held_since_the_load_decides(tmp_path: Path) -> None:
-    """What the server adds, changes or removes after a load cannot be read until the skill is loaded again."""
+    """What the server adds, changes or removes in the middle of a run cannot be read until the next load."""
     said = book(tmp_path, ttl=0, skills={REPORT: skill(files={"a.md": "A", "gone.md": "G"})})
     root = "/mcp/docs/team/report"
 
@@ -168,23 +168,49 @@ def test_the_entry_held_since_the_load_decides(tmp_path: Path) -> None:
         return [("read_file", {"file_path": f"{root}/{name}"}) for name in names]
 
     with host({"docs": said}) as skills:
+
+        @tool
+        def change() -> str:
+            """Change what the server has, and list it again in this process."""
+            said.write(skills={REPORT: skill(files={"a.md": "changed", "new.md": "N"})})
+            SkillsManager(backend=skills, sources=["/docs"]).list_skills()
+            return "done"
+
         backend = CompositeBackend(default=StateBackend(), routes={"/mcp/": skills})
-        talk = Talk("sync", "deep", backend, ["/mcp/docs"], refresh="thread")
-        talk.call(load("docs:report"))
-        said.write(skills={REPORT: skill(files={"a.md": "changed", "new.md": "N"})})
-        [names] = talk.call(("ls", {"path": root}))
+        talk = Talk("sync", "deep", backend, ["/mcp/docs"], agent_tools=[change])
+        talk.model.replies = [
+            call_tools(load("docs:report")),
+            call_tools(("change", {})),
+            call_tools(("ls", {"path": root}), *reads("a.md", "gone.md", "new.md")),
+        ]
+        names, changed, gone, new = [
+            str(message.text) for message in tool_messages(run("sync", talk.agent, "go", CONFIG))
+        ][-4:]
         assert "gone.md" in names
         assert "new.md" not in names
-        changed, gone, new = talk.call(*reads("a.md", "gone.md", "new.md"))
         assert "mcp-mismatch" in changed
         assert "mcp-mismatch" in gone
         assert "not a file of the skill" in new
-        # The same in another listing of this process: what was loaded stays what may be read.
-        SkillsManager(backend=skills, sources=["/docs"]).list_skills()
-        assert "not a file of the skill" in talk.call(*reads("new.md"))[0]
-        assert "changed" not in "".join(talk.call(*reads("a.md")))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_entry_that_changed_between_runs_is_a_changed_file(mode: Mode, tmp_path: Path) -> None:
+    """Its skill is loaded again at the next run, whatever part of it changed, and its new files may be read."""
+    said = book(tmp_path, ttl=0, skills={REPORT: skill(files={"a.md": "A"})})
+    with host({"docs": said}) as skills:
+        backend = CompositeBackend(default=StateBackend(), routes={"/mcp/": skills})
+        talk = Talk(mode, "deep", backend, ["/mcp/docs"])
         talk.call(load("docs:report"))
-        assert ["changed" in text or "N" in text for text in talk.call(*reads("a.md", "new.md"))] == [True, True]
+        said.write(skills={REPORT: skill(files={"a.md": "changed", "new.md": "N"})})
+        found = talk.call(
+            *(("read_file", {"file_path": f"/mcp/docs/team/report/{name}"}) for name in ("a.md", "new.md"))
+        )
+        assert ["changed" in found[0], "N" in found[1]] == [True, True]
+        said.write(skills={REPORT: skill(body="Other text.\n")})
+        talk.call()
+        assert "Other text." in str(talk.model.requests[-1].messages)
+        assert "Follow the template." not in str(talk.model.requests[-1].messages)
+        assert talk.loaded == ["docs:report"]
 
 
 def test_a_mismatch_at_the_load_is_told_and_the_next_load_succeeds(tmp_path: Path) -> None:
@@ -203,7 +229,7 @@ def test_a_mismatch_at_the_load_is_told_and_the_next_load_succeeds(tmp_path: Pat
 
 
 def test_a_thread_goes_on_in_another_process_with_what_it_had_loaded(tmp_path: Path) -> None:
-    """A new host holds what the thread loaded only if the server still serves exactly that."""
+    """A new host holds what the thread loaded; what its server has changed since is a changed file."""
     said = book(tmp_path, skills={REPORT: skill(files={"a.md": "A"}), "skill://t/x/SKILL.md": skill("x")})
     read = ("read_file", {"file_path": "/mcp/docs/team/report/a.md"})
     saver = InMemorySaver()
@@ -217,8 +243,7 @@ def test_a_thread_goes_on_in_another_process_with_what_it_had_loaded(tmp_path: P
     with host({"docs": said}) as skills:
         backend = CompositeBackend(default=StateBackend(), routes={"/mcp/": skills})
         answer = Talk("sync", "deep", backend, ["/mcp/docs"], checkpointer=saver).call(read)[-1]
-        assert "B" not in answer.partition("@@")[2]
-        assert "only while it is loaded" in answer
+        assert answer.rstrip().endswith("B")
 
 
 def test_a_run_with_nothing_changed_makes_no_request(tmp_path: Path) -> None:

@@ -15,19 +15,28 @@ from urllib.parse import quote
 
 import pytest
 from crooked_server import entry_of
-from mcp_support import REPORT, SERVER_PYTHON, Book, b64, book, codes, host, listed, names, skill
+from mcp_support import (
+    REPORT,
+    SERVER_PYTHON,
+    Book,
+    b64,
+    book,
+    codes,
+    content,
+    failure,
+    host,
+    manager,
+    names,
+    opened,
+    problems,
+    skill,
+)
 
 from deepskills import SkillNotFoundError, SkillsError
 from deepskills.mcp import McpSkills
 from support import skill_md, write_files
 
 SKILL = "/docs/team/report/SKILL.md"
-
-
-def content(skills: McpSkills, path: str) -> bytes | str:
-    [found] = skills.download_files([path])
-    assert (found.content is None) != (found.error is None)
-    return found.content if found.content is not None else str(found.error)
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path: Path) -> None:
@@ -46,9 +55,8 @@ def test_nothing_is_read_before_it_is_needed(tmp_path: Path) -> None:
             SKILL,
             "/docs/team/report/references/a.md",
         ]
-        assert skills.skill_manifest(SKILL) is not None
         assert said.requests() == []
-        assert b"Follow the template." in (skills.open_skill(SKILL).content or b"")
+        assert b"Follow the template." in opened(skills, SKILL)
         assert said.requests() == ["resources/read"]
         assert content(skills, "/docs/team/report/references/a.md") == b"A"
         assert said.requests() == ["resources/read"]
@@ -73,32 +81,28 @@ def test_what_was_listed_is_what_is_read(tmp_path: Path) -> None:
     for what, change in CHANGES.items():
         said.write(skills={REPORT: skill()})
         with host({"docs": said}) as skills:
-            listed(skills)
+            names(skills)
             said.skill(REPORT, **change)
             # A claim is of the listing: it has to be made before.
-            late = skills.open_skill(SKILL) if "claims" not in change else None
+            late = opened(skills, SKILL) if "claims" not in change else None
         with host({"docs": said}) as skills:
-            listed(skills)
-            early = skills.open_skill(SKILL)
-        for opened in filter(None, (late, early)):
-            assert opened.content is None, what
-            assert str(opened.error).startswith("mcp-mismatch: "), (what, opened.error)
+            early = opened(skills, SKILL)
+        for found in filter(None, (late, early)):
+            assert "mcp-mismatch: " in str(found), (what, found)
 
 
 def test_after_a_mismatch_the_entry_is_fetched_again(tmp_path: Path) -> None:
     """A skill that its server has changed honestly is refused once; the next load gets the new text and digest."""
     said = book(tmp_path)
     with host({"docs": said}) as skills:
-        before = listed(skills).summaries[0].digest
+        names(skills)
         said.write(skills={REPORT: skill(body="New text.\n", files={"new.md": "N"})})
-        assert str(skills.open_skill(SKILL).error).startswith("mcp-mismatch: ")
+        assert "mcp-mismatch: " in str(opened(skills, SKILL))
         assert said.requests() == ["skills/list", "resources/read", "skills/get"]
-        opened = skills.open_skill(SKILL)
-        assert b"New text." in (opened.content or b"")
-        assert opened.digest == listed(skills).summaries[0].digest != before
+        assert b"New text." in opened(skills, SKILL)
         assert said.requests() == ["resources/read"]
         said.write(skills={})
-        assert str(skills.open_skill(SKILL).error).startswith("mcp-mismatch: ")
+        assert "mcp-mismatch: " in str(opened(skills, SKILL))
         assert names(skills) == []
 
 
@@ -106,7 +110,7 @@ def test_a_file_is_compared_at_every_read(tmp_path: Path) -> None:
     """A file that changes, vanishes, or is answered with another's address is refused; one outside the entry too."""
     said = book(tmp_path, skills={REPORT: skill(files={"a.md": "A", "pic.bin": b"\x00\xff"})})
     with host({"docs": said}) as skills:
-        listed(skills)
+        names(skills)
         assert content(skills, "/docs/team/report/a.md") == b"A"
         assert content(skills, "/docs/team/report/pic.bin") == b"\x00\xff"
         assert "base64" in str(skills.read("/docs/team/report/pic.bin").file_data)
@@ -131,9 +135,9 @@ def test_a_server_cannot_answer_for_another_or_for_another_skill(tmp_path: Path)
     with host({"one": one, "two": two}) as skills:
         with pytest.raises(SkillsError, match="answered with another skill"):
             skills.add_sync("one", REPORT)
-        listed(skills, "one"), listed(skills, "two")
+        names(skills, "one"), names(skills, "two")
         one.requests(), two.requests()
-        assert skills.open_skill("/one/team/report/SKILL.md").content is not None
+        assert isinstance(opened(skills, "/one/team/report/SKILL.md"), bytes)
         assert (one.requests(), two.requests()) == (["resources/read"], [])
 
 
@@ -144,14 +148,11 @@ def test_dynamic_skills_are_refused_unless_they_are_wanted(tmp_path: Path) -> No
         assert (names(skills), codes(skills)) == ([], ["mcp-dynamic"])
     with host({"docs": said}, dynamic=True) as skills:
         assert names(skills) == ["docs:report"]
-        origin = listed(skills).summaries[0].origin
-        assert origin is not None
-        assert origin["dynamic"]
         said.skill(REPORT, sends={"SKILL.md": skill(body="Other.\n")["files"]["SKILL.md"]})
-        assert b"Other." in (skills.open_skill(SKILL).content or b"")
+        assert b"Other." in opened(skills, SKILL)
         assert content(skills, "/docs/team/report/a.md") == b"A"
         said.skill(REPORT, sends={"SKILL.md": skill(description="Other.")["files"]["SKILL.md"]})
-        assert "frontmatter differs" in str(skills.open_skill(SKILL).error)
+        assert "frontmatter differs" in str(opened(skills, SKILL))
 
 
 def test_nested_skills_are_files_of_the_outer_and_skills_of_their_own(tmp_path: Path) -> None:
@@ -162,13 +163,8 @@ def test_nested_skills_are_files_of_the_outer_and_skills_of_their_own(tmp_path: 
     said = book(tmp_path, skills={"skill://team/report/inner/SKILL.md": inner, REPORT: outer})
     with host({"docs": said}) as skills:
         assert names(skills) == ["docs:report", "docs:inner"]
-        digests = {
-            opened.digest
-            for path in (SKILL, "/docs/team/report/inner/SKILL.md")
-            for opened in [skills.open_skill(path)]
-        }
-        assert len(digests) == 2
-        assert "" not in digests
+        assert b'name: "report"' in opened(skills, SKILL)
+        assert b'name: "inner"' in opened(skills, "/docs/team/report/inner/SKILL.md")
 
 
 def test_listings_are_bounded_and_say_so(tmp_path: Path) -> None:
@@ -217,7 +213,7 @@ def test_one_bad_entry_costs_no_other(tmp_path: Path) -> None:
     with host({"docs": said}) as skills:
         assert names(skills) == ["docs:report", "docs:loud"]
         assert sorted(codes(skills)) == ["mcp-entry-invalid"] * 4 + ["mcp-too-large"] * 2
-        assert skills.open_skill("/docs/x/loud/SKILL.md").content is not None
+        assert isinstance(opened(skills, "/docs/x/loud/SKILL.md"), bytes)
 
 
 def test_the_same_address_twice_is_one_skill_or_none(tmp_path: Path) -> None:
@@ -244,14 +240,14 @@ def test_a_skill_that_is_not_listed_comes_by_its_uri(tmp_path: Path) -> None:
         assert skills.add_sync("docs", REPORT) == SKILL
         assert names(skills) == names(skills) == ["docs:report"]
         assert asyncio.run(skills.add("docs", REPORT)) == SKILL
-        assert skills.open_skill(SKILL).content is not None
+        assert isinstance(opened(skills, SKILL), bytes)
         with pytest.raises(SkillNotFoundError):
             skills.add_sync("docs", "skill://team/nothing/SKILL.md")
         with pytest.raises(ValueError, match="No connection has the label"):
             skills.add_sync("other", REPORT)
         said.skill(REPORT, **skill(body="Changed.\n"))
-        listed(skills)
-        assert b"Changed." in (skills.open_skill(SKILL).content or b"")
+        names(skills)
+        assert b"Changed." in opened(skills, SKILL)
         said.write(skills={})
         assert names(skills) == []
 
@@ -261,13 +257,13 @@ def test_servers_without_the_extension_are_told_apart_from_failing_ones(tmp_path
     said = book(tmp_path, declares=False)
     with host({"docs": said}) as skills:
         assert (names(skills), codes(skills)) == ([], ["mcp-not-declared"])
-        assert "mcp` 1.x may not be told" in listed(skills).problems[0]["message"]
+        assert "mcp` 1.x may not be told" in problems(skills)[0]["message"]
         with pytest.raises(SkillsError, match="does not declare"):
             skills.add_sync("docs", REPORT)
         assert said.requests() == []
     refusing = book(tmp_path, "refusing", refuses="skills/list")
     with host({"docs": refusing}) as skills:
-        assert "-32603" in str(listed(skills).failure)
+        assert "-32603" in str(failure(skills))
 
 
 def test_a_server_that_speaks_the_newer_revision_alone_is_understood(tmp_path: Path) -> None:
@@ -275,7 +271,7 @@ def test_a_server_that_speaks_the_newer_revision_alone_is_understood(tmp_path: P
     said = book(tmp_path, discovers=True)
     with host({"docs": said}) as skills:
         assert names(skills) == ["docs:report"]
-        assert skills.open_skill(SKILL).content is not None
+        assert isinstance(opened(skills, SKILL), bytes)
     assert [line["method"] for line in said.log()] == ["server/discover", "skills/list", "resources/read"]
 
 
@@ -301,7 +297,7 @@ def test_the_host_of_either_major_reads_from_our_own_server(tmp_path: Path) -> N
                     time.sleep(0.1)
                 assert names(skills, "web") == ["web:report"]
                 for label in connections:
-                    assert skills.open_skill(f"/{label}/skills/report/SKILL.md").content is not None
+                    assert isinstance(opened(skills, f"/{label}/skills/report/SKILL.md"), bytes)
                     assert content(skills, f"/{label}/skills/report/a.md") == b"A"
         finally:
             process.terminate()
@@ -319,20 +315,23 @@ def test_hanging_and_dying_servers_cost_their_own_skills_alone(tmp_path: Path) -
     """The others are listed all the same; what comes back is opened again."""
     good, bad = book(tmp_path, "good"), book(tmp_path, "bad", hangs_at="skills/list")
     with host({"good": good, "bad": bad}, timeout=4) as skills:
-        found = skills.skill_listings(["/good", "/bad"])
-        assert [len(one.summaries) for one in found if one] == [1, 0]
-        assert "no answer to skills/list within 4 seconds" in str(found[1] and found[1].failure)
+        assert (names(skills, "good"), names(skills, "bad")) == (["good:report"], [])
+        assert "no answer to skills/list within 4 seconds" in str(failure(skills, "bad"))
+        skills.close()
         bad.write(hangs_at="initialize")
-        assert "not ready within 4 seconds" in str(listed(skills, "bad").failure)
+        assert "not ready within 4 seconds" in str(failure(skills, "bad"))
     with host({"good": good, "bad": bad}) as skills:
         bad.write(hangs_at=None, dies_at="skills/list")
-        assert listed(skills, "bad").failure is not None
+        assert failure(skills, "bad") is not None
         bad.write(dies_at=None)
+        # A failure is remembered for some seconds; closing forgets it.
+        skills.close()
         assert names(skills, "bad") == ["bad:report"]
         bad.write(dies_at="resources/read")
-        assert "connection was lost" in str(skills.open_skill("/bad/team/report/SKILL.md").error)
+        assert "connection was lost" in str(opened(skills, "/bad/team/report/SKILL.md"))
         bad.write(dies_at=None)
-        assert skills.open_skill("/bad/team/report/SKILL.md").content is not None
+        skills.close()
+        assert isinstance(opened(skills, "/bad/team/report/SKILL.md"), bytes)
         assert names(skills, "good") == ["good:report"]
 
 
@@ -340,9 +339,9 @@ def test_closing_ends_every_process_that_was_started(tmp_path: Path) -> None:
     """Also those of connections that were given up because they hung or were not ready in time."""
     hanging = book(tmp_path, "hanging", hangs_at="skills/list")
     with host({"good": book(tmp_path, "good"), "hanging": hanging}, timeout=3) as skills:
-        skills.skill_listings(["/good", "/hanging"])
+        names(skills, "good"), names(skills, "hanging")
         hanging.write(hangs_at="initialize")
-        listed(skills, "hanging")
+        names(skills, "hanging")
         assert _servers(tmp_path)
     assert _servers(tmp_path) == []
 
@@ -364,8 +363,8 @@ def test_a_command_that_does_not_exist_is_a_failure_with_its_name(tmp_path: Path
     missing = {"transport": "stdio", "command": str(tmp_path / "nowhere"), "args": []}
     ends = {"transport": "stdio", "command": "true", "args": []}
     with host({"docs": missing, "ends": ends}, timeout=20) as skills:
-        assert "nowhere" in str(listed(skills).failure)
-        assert listed(skills, "ends").failure is not None
+        assert "nowhere" in str(failure(skills))
+        assert failure(skills, "ends") is not None
 
 
 def test_http_is_opened_again_after_a_loss(tmp_path: Path) -> None:
@@ -377,10 +376,11 @@ def test_http_is_opened_again_after_a_loss(tmp_path: Path) -> None:
             assert names(skills) == ["docs:report"]
             said.write(ttl=0)
     with host({"docs": connection}, timeout=5) as skills:
-        assert listed(skills).failure is not None
+        assert failure(skills) is not None
+        skills.close()
         with said.http(port):
             assert names(skills) == ["docs:report"]
-            assert skills.open_skill(SKILL).content is not None
+            assert isinstance(opened(skills, SKILL), bytes)
 
 
 def test_no_secret_of_a_connection_reaches_a_log_or_a_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -394,16 +394,16 @@ def test_no_secret_of_a_connection_reaches_a_log_or_a_message(tmp_path: Path, ca
         connection = {"transport": "streamable_http", "url": url, "headers": {"X-Key": "Bearer hdr-s3cret"}}
         with host({"docs": connection}, timeout=20) as skills:
             assert names(skills) == ["docs:report"]
-            shown += [repr(skills), str(skills.open_skill(SKILL))]
+            shown += [repr(skills), str(opened(skills, SKILL))]
         seen = Path(f"{said.path}.http").read_text()
         assert "/path-t0ken/mcp?token=t0ken-query" in seen
         assert "Basic Ym9icy1uYW1lOnBhc3Mvd29yZA==" in seen
     with caplog.at_level(logging.DEBUG), host({"docs": connection}, timeout=5) as skills:
-        shown.append(str(listed(skills)))
+        shown.append(str(problems(skills)))
     said.write(refusal="env-s3cret")
     with caplog.at_level(logging.DEBUG), host({"docs": {**said.stdio, "env": {"KEY": "env-s3cret"}}}) as skills:
-        listed(skills)
-        shown.append(str(skills.open_skill(SKILL)))
+        names(skills)
+        shown.append(str(opened(skills, SKILL)))
     for wrong in (
         {**connection, "headers": {"a": 1}},
         {**connection, "extra": "hdr-s3cret"},
@@ -465,7 +465,8 @@ def test_listing_a_thousand_skills_costs_little_more_than_their_pages(tmp_path: 
     many = {f"skill://team/s{n}/SKILL.md": skill(f"s{n}") for n in range(1_000)}
     said = Book(tmp_path / "docs.json", skills=many, page=100, ttl=0)
     with host({"docs": said}) as skills:
-        assert len(names(skills)) == 1_000
+        known = manager(skills)
+        assert len(known.list_skills()) == 1_000
         server = skills._servers["docs"]  # noqa: SLF001 - the bare loop uses the same connection
 
         async def bare() -> int:
@@ -487,4 +488,4 @@ def test_listing_a_thousand_skills_costs_little_more_than_their_pages(tmp_path: 
             return min(times)
 
         assert server.connection.home.run(bare) == 1_000
-        assert best(lambda: listed(skills)) < 3 * best(lambda: server.connection.home.run(bare))
+        assert best(known.list_skills) < 3 * best(lambda: server.connection.home.run(bare))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from mcp.client.stdio import stdio_client
-from mcp_support import REPORT, Book, book, listed, names
+from mcp_support import REPORT, Book, book, failure, names, opened
 
-from deepskills import SkillsMiddleware
+from deepskills import SkillsManager, SkillsMiddleware
 from deepskills.mcp import McpSkills
 from deepskills.testing import ScriptedChatModel, call_tools
 from mcp import ClientSession, StdioServerParameters
@@ -26,6 +26,10 @@ async def session_of(said: Book) -> AsyncIterator[Any]:
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
         await session.initialize()
         yield session
+
+
+async def alisted(skills: McpSkills) -> list[str]:
+    return await SkillsManager(backend=skills, sources=["/docs"]).alist_skills()
 
 
 def agent_of(skills: McpSkills, **options: Any) -> tuple[Any, ScriptedChatModel]:
@@ -47,7 +51,7 @@ def test_an_open_session_serves_async_and_sync_agents_and_stays_open(tmp_path: P
                 assert "Follow the template." in str(tool_messages(result)[0].text)
                 assert await asyncio.to_thread(asyncio.run, skills.add("docs", REPORT)) == SKILL
             assert await session.send_ping() is not None
-            assert (await skills.askill_listings(["/docs"]))[0] is not None
+            assert await alisted(skills) == ["docs:report"]
 
     asyncio.run(main())
     assert [line["method"] for line in said.log()].count("initialize") == 1
@@ -60,8 +64,8 @@ def test_a_sync_call_on_the_loop_of_the_session_is_an_error_not_a_deadlock(tmp_p
     async def main() -> None:
         async with session_of(said) as session:
             skills = McpSkills({"docs": session}, timeout=1)
-            assert "would wait for itself" in str(listed(skills).failure)
-            assert "would wait for itself" in str(skills.open_skill(SKILL).error)
+            assert "would wait for itself" in str(failure(skills))
+            assert "would wait for itself" in str(opened(skills, SKILL))
             for options in ({}, {"backend_timeout": 30}):
                 agent, model = agent_of(skills, **options)
                 [answer] = tool_messages(agent.invoke({"messages": [("user", "go")]}))
@@ -79,12 +83,12 @@ def test_a_session_needs_its_loop(tmp_path: Path) -> None:
     async def late() -> McpSkills:
         async with session_of(said) as session:
             skills = McpSkills({"docs": session})
-            assert await skills.askill_listings(["/docs"])
+            assert await alisted(skills) == ["docs:report"]
         return skills
 
     ended = asyncio.run(late())
-    assert names(ended) == ["docs:report"] or "no longer running" in str(listed(ended).failure)
-    assert "no longer running" in str(ended.open_skill(SKILL).error)
+    assert names(ended) == ["docs:report"] or "no longer running" in str(failure(ended))
+    assert "no longer running" in str(opened(ended, SKILL))
 
     class Unready:
         server_capabilities = None
@@ -99,7 +103,8 @@ def test_a_session_needs_its_loop(tmp_path: Path) -> None:
         McpSkills({"docs": Unready()})
 
     async def unready() -> str:
-        [found] = await McpSkills({"docs": Unready()}).askill_listings(["/docs"])
-        return str(found and found.failure)
+        skills = McpSkills({"docs": Unready()})
+        [found] = await SkillsManager(backend=skills, sources=["/docs"]).alist_problems()
+        return found["message"]
 
     assert "initialize" in asyncio.run(unready())

@@ -1,4 +1,4 @@
-"""Servers for tests, each in a process of its own: `serving.py inline|store|own|many WHERE PORT`."""
+"""Servers for tests, each in a process of its own: `serving.py inline|store|own|middleware|many WHERE PORT`."""
 
 import asyncio
 import sys
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deepskills import InlineBackend, InlineSkill
+from deepagents.backends import FilesystemBackend
+
+from deepskills import InlineBackend, InlineSkill, Refuse, SkillExtension, SkillFile, SkillsMiddleware
 from deepskills.mcp import SkillsExtension
 
 USERS = ("alice", "bob")
@@ -51,6 +53,19 @@ def store(path: str) -> SkillsExtension:
     return SkillsExtension(DatabaseSkillAdapter(user_id=user, db_session_factory=factory))
 
 
+def middleware(path: str) -> SkillsExtension:
+    """Serve what a middleware shows: one skill is hidden, and an extension judges the files of another."""
+
+    class Judge(SkillExtension):
+        def before_file(self, file: SkillFile, run: Any) -> Refuse | None:  # noqa: ARG002 - the seam's signature
+            return Refuse("It differs from the lock.") if file.entry.name == "refused" else None
+
+    backend = FilesystemBackend(root_dir=path, virtual_mode=True)
+    return SkillsExtension(
+        SkillsMiddleware(backend=backend, sources=["/"], visibility={"hidden": "off"}, extensions=[Judge()])
+    )
+
+
 def own(path: str) -> Any:
     """Return somebody's own server, with a tool and a resource of its own beside the skills."""
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - only here
@@ -72,6 +87,7 @@ if __name__ == "__main__":
         "many": lambda: many(where),
         "store": lambda: store(where),
         "own": lambda: own(where),
+        "middleware": lambda: middleware(where),
     }
     found = kinds[kind]()
     server = found.server() if isinstance(found, SkillsExtension) else found
