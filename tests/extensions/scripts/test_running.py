@@ -287,16 +287,20 @@ trap '' TERM INT HUP
 sleep {mark}6
 sleep {mark}7
 """
-    outcome = shell.run(script, "x.sh", seconds=2)
+    outcome = shell.run(script, "x.sh", seconds=LIMIT)
     assert (outcome.timed_out, outcome.exit_code, outcome.output) == (True, None, "started\n")
     assert is_gone(mark)
+
+
+LIMIT = 10
+"""A time limit within which a script has begun, however busy the machine is."""
 
 
 def removing_our_files_does_not_help(shell: Shell) -> None:
     """Without the directory that the command works in, the time limit still holds."""
     mark = new_mark()
     with pytest.raises(SkillsError, match="before the script had finished"):
-        shell.run(f"rm -rf $TMPDIR/deepskills-*\nsleep {mark}\nsleep {mark}", "x.sh", seconds=1)
+        shell.run(f"rm -rf $TMPDIR/deepskills-*\nsleep {mark}\nsleep {mark}", "x.sh", seconds=LIMIT)
     assert is_gone(mark)
 
 
@@ -312,8 +316,8 @@ def a_process_that_escapes_does_not_hold_the_answer_up(shell: Shell) -> None:
     mark = new_mark()
     escapes = f"import os\nif os.fork() == 0: os.setsid(); os.execve('/bin/sleep', ['sleep', '{mark}'], {{}})\n"
     try:
-        late = shell.run(f"{escapes}import time; print('begun', flush=True); time.sleep(600)", seconds=2)
-        done = shell.run(f"{escapes}print('done')", seconds=2)
+        late = shell.run(f"{escapes}import time; print('begun', flush=True); time.sleep(600)", seconds=LIMIT)
+        done = shell.run(f"{escapes}print('done')", seconds=LIMIT)
     finally:
         for pid in found_processes(f"sleep {mark}"):
             os.kill(pid, signal.SIGKILL)
@@ -362,7 +366,7 @@ def a_shell_without_timeout_has_the_limit_of_the_backend(shell: Shell) -> None:
 def a_script_may_clean_up_at_its_limit(shell: Shell) -> None:
     """It is told to end before it is killed."""
     script = "trap 'echo cleaned up; exit 0' TERM\nwhile :; do sleep 0.1; done"
-    outcome = shell.run(script, "x.sh", seconds=1)
+    outcome = shell.run(script, "x.sh", seconds=LIMIT)
     assert outcome.timed_out
     assert outcome.output.endswith("cleaned up\n")
 
