@@ -173,11 +173,7 @@ class SkillOrigin(TypedDict):
 
 @dataclass(frozen=True)
 class SkillSummary:
-    """A `SKILL.md` without its body, from a backend that keeps skills in parts, such as a database.
-
-    A backend that has `skill_summaries(paths)` (and `askill_summaries`) returns one for each path, or `None` for a path
-    that is to be read as a file.
-    """
+    """A `SKILL.md` without its body, as a backend that serves skills of its own lists it."""
 
     path: str
     digest: str

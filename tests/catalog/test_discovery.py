@@ -27,8 +27,6 @@ from deepskills._io.plan import (
     ProvidersFound,
     ReadFiles,
     SkillsListed,
-    Summarize,
-    Summarized,
     Work,
 )
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES

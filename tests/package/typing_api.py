@@ -67,7 +67,6 @@ from deepskills import (
     SkillSource,
     SkillsState,
     SkillsStateUpdate,
-    SkillSummary,
     SkillUnloaded,
     Visibility,
     generate_skill_md,

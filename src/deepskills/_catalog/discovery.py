@@ -40,7 +40,6 @@ from deepskills._io.plan import (
     ListSkills,
     Plan,
     ResultT,
-    Summarize,
     Visit,
     Visitor,
     in_worker,
@@ -175,7 +174,9 @@ class _Search:
 
     @property
     def unsure(self) -> bool:
-        return self.failed is not None or bool(self.incomplete)
+        # What a thread knows of a personal source may be another user's: it neither fills in nor stays.
+        is_personal = self.source.provider is not None and self.source.provider.is_personal
+        return (self.failed is not None or bool(self.incomplete)) and not is_personal
 
     def problems(self, *, found_any: bool) -> list[SkillProblem]:
         path = self.source.path
@@ -234,14 +235,13 @@ async def discover(
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
     known_paths = served.keys() | provided.keys()
-    summaries = served | (await _summaries([path for path in paths if path not in known_paths]))
-    files = await read_files([path for path in paths if path not in summaries and path not in provided])
+    files = await read_files([path for path in paths if path not in known_paths])
     for listed in provided.values():
         files |= listed.contents
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
-    read = _Files(readings, files, summaries, provided)
+    read = _Files(readings, files, served, provided)
 
     def merged() -> Discovery:
         harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
@@ -333,18 +333,9 @@ async def _served(searches: Sequence[_Search]) -> dict[str, SkillSummary]:
     return summaries
 
 
-async def _summaries(paths: Sequence[str]) -> dict[str, SkillSummary]:
-    """Return what a backend that keeps skills in parts says of files without their bodies."""
-    if not paths:
-        return {}
-    reply = await Attempt(Summarize(tuple(paths)))
-    # Summaries only save time: where there are none, the files themselves are read.
-    return {} if isinstance(reply, Failed) else reply.summaries
-
-
 @dataclass(frozen=True)
 class _Files:
-    """The files of a discovery, read or summarized."""
+    """The files of a discovery, read or listed."""
 
     readings: Readings
     files: Mapping[str, File]
@@ -359,9 +350,6 @@ class _Files:
             if file is not None and file.content is None:
                 return None
             return self.readings.read_listed(skill, path, listed.provider, file.content if file is not None else None)
-        summary = self.summaries.get(path)
-        if summary is not None:
-            return self.readings.read_as(path, summary.frontmatter, summary.digest)
         content = self.files[path].content
         return self.readings.read(path, content) if content is not None else None
 
@@ -388,9 +376,12 @@ class _Harvest:
                 for path, entry in self._before.items()
                 if entry.origin is None or entry.origin["label"] == provider.label
             }
-        # Sorted, so that of two skills of one name the same one wins on every machine.
-        for path in sorted(search.files):
+        # Sorted, so that of two skills of one name the same one wins on every machine; a provider says which does.
+        for path in search.files if search.source.provider is not None else sorted(search.files):
             self._take(path, listed=search.files[path])
+        if search.source.provider is not None:
+            # So that a list in another order is the same catalog.
+            self.entries = dict(sorted(self.entries.items()))
         seen = {entry.path for entry in self.entries.values()}
         # What the source did not show this time may still be there. What it showed and could not be read is not lost
         # either: `_take` keeps it.
@@ -405,7 +396,7 @@ class _Harvest:
         if reading is not None:
             # Most files have none.
             if reading.problems:
-                # Directories of a backend that keeps skills in parts are its own invention, not the author's.
+                # Directories of a backend that serves skills are its own invention, not the author's.
                 is_invented = path in self._read.summaries
                 self.problems += [
                     found
@@ -567,24 +558,8 @@ class Library:
     is_shared: bool = True
     """Whether every run sees the same sources, so that state may fill in for one that fails."""
 
-    shown: Callable[[str], str] = str
-    """Gives a text with paths as problems name them."""
-
     seconds: float = USUAL_SECONDS
     """How long a call of a provider may take."""
-
-
-def shown_problems(problems: Sequence[SkillProblem], shown: Callable[[str], str]) -> list[SkillProblem]:
-    """Return problems with their paths as users know them."""
-    return [
-        SkillProblem(
-            path=shown(found["path"]),
-            code=found["code"],
-            severity=found["severity"],
-            message=shown(found["message"]),
-        )
-        for found in problems
-    ]
 
 
 class Looks:
@@ -655,7 +630,6 @@ class Look:
                     known=known,
                     caller=self._caller,
                 )
-                self.found = replace(self.found, problems=shown_problems(self.found.problems, library.shown))
                 # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
                     self._led.put(pair, value=True)

@@ -62,7 +62,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
-from deepskills._types import MAX_SKILL_FILE_BYTES, SkillListing, SkillSummary
+from deepskills._types import MAX_SKILL_FILE_BYTES, SkillListing
 
 if TYPE_CHECKING:
     from deepagents.backends.protocol import ExecuteResponse
@@ -131,13 +131,6 @@ class Written:
 
     errors: dict[str, str]
     """Why files were not written, by path; empty if all were."""
-
-
-@dataclass(frozen=True)
-class Summarized:
-    """What a backend says of files without their bodies, by path; empty if it does not keep skills in parts."""
-
-    summaries: dict[str, SkillSummary]
 
 
 @dataclass(frozen=True)
@@ -316,13 +309,6 @@ class Execute(Call[Executed]):
 @dataclass(frozen=True)
 class ResolveLinks(Call[RealPaths]):
     """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Summarize(Call[Summarized]):
-    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
 
     paths: tuple[str, ...]
 

@@ -36,7 +36,7 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
-from deepskills._catalog.discovery import Discovery, Look, shown_problems
+from deepskills._catalog.discovery import Discovery, Look
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
 from deepskills._io.bridge import awaited
@@ -310,8 +310,7 @@ class Run:
         if not self.problems:
             return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
-        told = shown_problems(self.problems, self.settings.paths.shown)
-        fresh = {(found["path"], found["code"], found["message"]): found for found in told}
+        fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
         return [found for key, found in fresh.items() if key not in known]
 
     def problems_update(self) -> dict[str, Any]:
