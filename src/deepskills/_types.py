@@ -221,6 +221,9 @@ class LoadRecord(TypedDict):
     source: NotRequired[str]
     """Path of the source that gave the skill."""
 
+    key: NotRequired[str]
+    """The key by which the skill's provider knows it; at one path another user may have another skill."""
+
     origin: NotRequired[SkillOrigin]
     """Where a skill that was served from elsewhere came from."""
 

@@ -49,8 +49,6 @@ class Tree:
     def answer(self, call: Call[Any]) -> Any:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
-        if isinstance(call, Summarize):
-            return Summarized({})
         if isinstance(call, ListSkills):
             return SkillsListed({})
         if isinstance(call, FindProviders):
@@ -79,10 +77,8 @@ class Tree:
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
-        # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-        self.rounds += [
-            calls for calls in rounds if not isinstance(calls[0], Summarize | ListSkills | FindProviders | Work)
-        ]
+        # No call of the backend: work of our own, or a question to backends that serve skills.
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], ListSkills | FindProviders | Work)]
         return result
 
     def discover(

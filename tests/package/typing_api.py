@@ -134,14 +134,6 @@ class Ledger(SkillExtension):
                 self.reasons.append(str(event.as_dict()["type"]))
 
 
-class PartsBackend(FilesystemBackend):
-    """A backend that keeps frontmatter apart from the rest of a skill."""
-
-    def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
-        """Return what is known of skill files without reading them."""
-        return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]
-
-
 class Hub(SkillProvider):
     """Skills from elsewhere."""
 

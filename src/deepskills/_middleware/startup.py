@@ -25,7 +25,7 @@ from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, Shelf, is_of
 from deepskills._middleware.state import (
     Mark,
     SkillsStateUpdate,
@@ -156,7 +156,7 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     if shelf.visibility(entry) == "off":
         return False
     digest = claim.mark.get("digest")
-    # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
+    # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
     return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
@@ -169,7 +169,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         name
         for name in parent.standing.loaded
         if (entry := shelf.catalog.by_name.get(name)) is not None
-        and entry.path == records[name]["path"]
+        and is_of(entry, records[name])
         and shelf.visibility(entry) != "off"
     ]
     return {
