@@ -22,7 +22,7 @@ from deepskills.store.service import SkillService, document_at
 logger = logging.getLogger("deepskills")
 
 MAX_HEADS = MAX_DIRECTORIES
-"""How many skills a run sees at most: the user's own first, then their groups', the system's, and public ones."""
+"""How many skills a run sees at most: the user's own first, then the system's, their groups', and public ones."""
 
 
 @dataclass(frozen=True)
