@@ -37,7 +37,6 @@ from deepskills._io.plan import (
     File,
     FindProviders,
     Listing,
-    ListSkills,
     Plan,
     ResultT,
     Visit,
@@ -58,10 +57,8 @@ from deepskills._types import (
     MAX_DIRECTORIES,
     RESOURCE_DIRECTORIES,
     SKILL_FILE,
-    SkillListing,
     SkillMetadata,
     SkillProblem,
-    SkillSummary,
 )
 
 MAX_INCOMPLETE = 100
@@ -104,8 +101,8 @@ class _Search:
         self.missing = False
         self.misnamed: list[str] = []
         """Files named like `SKILL.md` in another case, where there is none."""
-        self.is_served = False
-        """Whether the skills are listed by a provider, or by the backend itself."""
+        self.is_provided = False
+        """Whether a provider lists the skills."""
         self.found: list[SkillProblem] = []
         """What was found wrong with the skills that are listed so."""
 
@@ -138,16 +135,9 @@ class _Search:
             return []
         return [entry.path for entry in kept]
 
-    def take_served(self, listing: SkillListing) -> None:
-        """Record what the backend lists itself."""
-        self.is_served = True
-        self.found = list(listing.problems)
-        self.failed = listing.failure
-        self.files = dict.fromkeys((summary.path for summary in listing.summaries), True)
-
     def take_provided(self, listed: Listed) -> None:
         """Record what a provider lists."""
-        self.is_served = True
+        self.is_provided = True
         self.found = listed.problems
         self.failed = listed.failure
         self.cut = listed.is_cut
@@ -229,19 +219,17 @@ async def discover(
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in await with_providers(distinct(sources))]
     provided = await _provided(searches, caller)
-    served = await _served([search for search in searches if not search.is_served])
-    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
+    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_provided]
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
-    known_paths = served.keys() | provided.keys()
-    files = await read_files([path for path in paths if path not in known_paths])
+    files = await read_files([path for path in paths if path not in provided])
     for listed in provided.values():
         files |= listed.contents
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
-    read = _Files(readings, files, served, provided)
+    read = _Files(readings, files, provided)
 
     def merged() -> Discovery:
         harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
@@ -317,29 +305,12 @@ async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Li
     return found
 
 
-async def _served(searches: Sequence[_Search]) -> dict[str, SkillSummary]:
-    """Return the skills that backends serve themselves, and let those sources be searched no further."""
-    if not searches:
-        return {}
-    reply = await Attempt(ListSkills(tuple(search.source.path for search in searches)))
-    # A backend that lists skills says itself what fails; where the call fails, the sources are searched and say so.
-    listings = {} if isinstance(reply, Failed) else reply.listings
-    summaries: dict[str, SkillSummary] = {}
-    for search in searches:
-        listing = listings.get(search.source.path)
-        if listing is not None:
-            search.take_served(listing)
-            summaries |= {summary.path: summary for summary in listing.summaries}
-    return summaries
-
-
 @dataclass(frozen=True)
 class _Files:
     """The files of a discovery, read or listed."""
 
     readings: Readings
     files: Mapping[str, File]
-    summaries: Mapping[str, SkillSummary]
     provided: Mapping[str, Listed]
 
     def reading(self, path: str) -> Reading | None:
@@ -396,13 +367,7 @@ class _Harvest:
         if reading is not None:
             # Most files have none.
             if reading.problems:
-                # Directories of a backend that serves skills are its own invention, not the author's.
-                is_invented = path in self._read.summaries
-                self.problems += [
-                    found
-                    for found in _about(reading, self.source)
-                    if not (is_invented and found["code"] == "name-directory-mismatch")
-                ]
+                self.problems += _about(reading, self.source)
             if reading.metadata is not None:
                 self._add(self._read.readings.entry(reading, self.source.path, self.source.name_of))
             else:

@@ -42,12 +42,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
-    alist_skills,
     describe,
     has_own,
     is_local,
     is_natively_async,
-    list_skills,
     listing,
     natures,
     only_async,
@@ -77,7 +75,6 @@ from deepskills._io.plan import (
     Inspect,
     Inspected,
     ListDirectory,
-    ListSkills,
     Pause,
     Plan,
     ProvidersFound,
@@ -456,8 +453,6 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
 
 def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
-    if isinstance(call, ListSkills):
-        return True  # A backend that has the one has the other; for all others there is nothing to call.
     plain, native = _METHODS[type(call)]
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
@@ -518,8 +513,6 @@ def _timeout(call: Execute, shell: object) -> dict[str, int]:
     return {"timeout": call.timeout} if takes_it else {}  # type: ignore[dict-item]
 
 
-
-
 def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
     return await_if_needed(_called(call))
 
@@ -562,7 +555,6 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     WriteFiles: _write,
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
-    ListSkills: list_skills,
     FindProviders: lambda call, backend: ProvidersFound(providers_of(backend, call.paths)),
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
@@ -657,7 +649,6 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     ReadFiles: _aread,
     WriteFiles: _awrite,
     Execute: _aexecute,
-    ListSkills: alist_skills,
     FindProviders: _afind_providers,
     CallFunction: _acall,
     Ask: _aask,
@@ -670,7 +661,6 @@ _METHODS: dict[type, tuple[str, str]] = {
     ReadFiles: ("download_files", "adownload_files"),
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
-    ListSkills: ("skill_listings", "askill_listings"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 
