@@ -59,7 +59,6 @@ if TYPE_CHECKING:
         ResourceMetadata,
         SkillMetadata,
         SkillProblem,
-        SkillSummary,
     )
     from deepskills.inline import InlineBackend, InlineSkill
     from deepskills.manager import SkillsManager
@@ -110,7 +109,6 @@ __all__ = [
     "SkillSentBack",
     "SkillShadow",
     "SkillSource",
-    "SkillSummary",
     "SkillUnloaded",
     "SkillsError",
     "SkillsHost",
@@ -169,7 +167,6 @@ _MODULES = {
     "SkillSentBack": "deepskills._middleware.events",
     "SkillShadow": "deepskills._middleware.events",
     "SkillSource": "deepskills._catalog.sources",
-    "SkillSummary": "deepskills._types",
     "SkillUnloaded": "deepskills._middleware.events",
     "SkillsError": "deepskills._errors",
     "SkillsHost": "deepskills._middleware.extension",

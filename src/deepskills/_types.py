@@ -1,6 +1,5 @@
 """Values that cross the library's borders (state, problems, records, sources), and the limits they keep."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypeAlias
 
@@ -171,36 +170,6 @@ class SkillOrigin(TypedDict):
     """Whether nobody can tell what is in it, so that no approval of it is remembered."""
 
 
-@dataclass(frozen=True)
-class SkillSummary:
-    """A `SKILL.md` without its body, from a backend that keeps skills in parts, such as a database.
-
-    A backend that has `skill_summaries(paths)` (and `askill_summaries`) returns one for each path, or `None` for a path
-    that is to be read as a file.
-    """
-
-    path: str
-    digest: str
-    """Text that changes whenever the whole file does."""
-
-    frontmatter: bytes
-    """The file up to its closing fence."""
-
-
-@dataclass(frozen=True)
-class SkillListing:
-    """The skills of a source as a backend knows them without a look into directories or files.
-
-    A backend that has `skill_listings(paths)` (and `askill_listings`) returns one for each path, or `None` for a path
-    that is to be searched as any directory.
-    """
-
-    summaries: Sequence[SkillSummary] = ()
-    problems: Sequence[SkillProblem] = ()
-    failure: str | None = None
-    """Why the source could not be listed; skills that it gave before stay."""
-
-
 class LoadRecord(TypedDict):
     """What state keeps of a load, so that a change or a loss can be noticed."""
 
@@ -224,6 +193,9 @@ class LoadRecord(TypedDict):
 
     source: NotRequired[str]
     """Path of the source that gave the skill."""
+
+    key: NotRequired[str]
+    """The key by which the skill's provider knows it; at one path another user may have another skill."""
 
     origin: NotRequired[SkillOrigin]
     """Where a skill that was served from elsewhere came from."""

@@ -22,13 +22,9 @@ from deepskills._io.plan import (
     FindProviders,
     ListDirectory,
     Listing,
-    ListSkills,
     Plan,
     ProvidersFound,
     ReadFiles,
-    SkillsListed,
-    Summarize,
-    Summarized,
     Work,
 )
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES
@@ -51,10 +47,6 @@ class Tree:
     def answer(self, call: Call[Any]) -> Any:
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
-        if isinstance(call, Summarize):
-            return Summarized({})
-        if isinstance(call, ListSkills):
-            return SkillsListed({})
         if isinstance(call, FindProviders):
             return ProvidersFound({})
         if isinstance(call, Work):
@@ -81,10 +73,8 @@ class Tree:
     def drive(self, plan: Plan[ResultT]) -> ResultT:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
-        # No call of the backend: work of our own, or a question to backends that keep skills in parts.
-        self.rounds += [
-            calls for calls in rounds if not isinstance(calls[0], Summarize | ListSkills | FindProviders | Work)
-        ]
+        # No call of the backend: work of our own, or a question to backends that serve skills.
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | Work)]
         return result
 
     def discover(

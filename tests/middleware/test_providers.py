@@ -319,6 +319,44 @@ def test_a_hostile_provider_costs_its_own_skills(mode: Mode, method: str, how: s
 
 
 @both_modes
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+def test_nothing_stands_in_for_a_personal_provider(mode: Mode, how: str) -> None:
+    """What a thread knows may be another user's: where such a provider fails, its skills and their texts go."""
+
+    class Personal(DictProvider):
+        is_personal = True
+        fails = False
+
+        def list_skills(self, runtime: Any) -> Any:
+            return HOSTILE[how]() if self.fails else super().list_skills(runtime)
+
+    for personal, left in ((True, []), (False, ["tea"])):
+        hub = Personal({"tea": SKILLS["teams/tea"]})
+        hub.is_personal = personal
+        model = ScriptedChatModel(replies=[call_tools(load("tea")), "Done.", "Again."])
+        middleware: SkillsMiddleware = SkillsMiddleware(sources=[hub], backend_timeout=0.3)
+        agent: Any = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+        run(mode, agent, config=CONFIG)
+        hub.fails = True
+        run(mode, agent, config=CONFIG)
+        state = agent.get_state(CONFIG).values
+        assert state["skills_loaded"] == [skill["name"] for skill in state["skills_metadata"]] == left
+        assert ("# Tea" in model.requests[-1].text) is not personal
+        assert "source-failed" in str(state["skills_problems"])
+
+
+@both_modes
+def test_the_first_listed_of_one_name_counts(mode: Mode) -> None:
+    """Inside a provider its own order decides, whatever its keys are; a problem names the other."""
+    skills = {key: {"SKILL.md": skill_md("tea", f"Of {key}.")} for key in ("z", "a")}
+    agent = agent_of(DictProvider(skills))
+    run(mode, agent, config=CONFIG)
+    assert [skill["description"] for skill in metadata(agent)] == ["Of z."]
+    [problem] = agent.get_state(CONFIG).values["skills_problems"]
+    assert (problem["code"], problem["path"]) == ("skill-duplicate", "skill://Hub/a/SKILL.md")
+
+
+@both_modes
 def test_what_changes_between_list_and_read_is_refused(mode: Mode) -> None:
     """Other bytes than were listed never enter, with the provider's digest or with ours."""
     for digests in (True, False):

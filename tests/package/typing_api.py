@@ -67,7 +67,6 @@ from deepskills import (
     SkillSource,
     SkillsState,
     SkillsStateUpdate,
-    SkillSummary,
     SkillUnloaded,
     Visibility,
     generate_skill_md,
@@ -133,14 +132,6 @@ class Ledger(SkillExtension):
                 self.tokens += event.tokens_in
             case SkillSentBack() | SkillMissed() | SkillShadow() | CustomEvent():
                 self.reasons.append(str(event.as_dict()["type"]))
-
-
-class PartsBackend(FilesystemBackend):
-    """A backend that keeps frontmatter apart from the rest of a skill."""
-
-    def skill_summaries(self, paths: Sequence[str]) -> list[SkillSummary | None]:
-        """Return what is known of skill files without reading them."""
-        return [SkillSummary(path, digest="1", frontmatter=b"---\nname: a\n---") for path in paths]
 
 
 class Hub(SkillProvider):

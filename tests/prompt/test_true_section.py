@@ -15,6 +15,7 @@ from deepskills import InlineBackend, SkillsMiddleware
 from deepskills.extensions import SkillSuggestions
 from deepskills.testing import ScriptedChatModel
 from support import MODES, Conversation, Mode, disk, run, skill_md, write_files
+from support.providers import DictProvider
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -165,19 +166,13 @@ def test_deepagents_prompt_is_true(mode: Mode, tmp_path: Path) -> None:
     assert "SKILL.md" not in shown(mode, tmp_path, is_deep=True)
 
 
-def test_a_class_on_a_database_shows_no_directories(tmp_path: Path) -> None:
+def test_a_provider_shows_no_directories() -> None:
     """Where sources are no directories, the section names them and nothing else of them."""
-    write_files(tmp_path, {"s3cr3t/a/SKILL.md": skill_md("a")})
-
-    class OnDatabase(SkillsMiddleware):
-        has_directories = False
-
-    for source, expected in (("/s3cr3t", "**a**"), ("/missing", "(No skills yet.)")):
+    for skills, expected in (({"a": {"SKILL.md": skill_md("a")}}, "**a**"), ({}, "(No skills yet.)")):
         model = ScriptedChatModel(replies=[])
-        middleware = OnDatabase(backend=disk(tmp_path), sources=[(source, "Database")])
+        middleware: SkillsMiddleware = SkillsMiddleware(sources=[DictProvider(skills)])
         run("sync", create_deep_agent(model, middleware=[middleware]))
         section = model.requests[0].system.partition("## Skills")[2].partition("\n## ")[0]
         assert expected in section
-        assert "**Database Skills**\n" in section
-        assert source not in section
-        assert "full path" not in section
+        assert "**Hub Skills**\n" in section
+        assert not any(word in section for word in ("skill://", "full path", "director"))

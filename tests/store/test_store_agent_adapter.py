@@ -186,6 +186,22 @@ def test_the_database_down_for_another_user(mode: Mode, any_sessions: Sessions, 
     assert "alices" not in talk.model.requests[-1].system
 
 
+def test_the_database_down_for_the_same_user(mode: Mode, any_sessions: Sessions, kind: str, tmp_path: Path) -> None:
+    """Where a function names the user, this user keeps what the process saw them have, and what they loaded."""
+    seed(any_sessions, "alice", draft("alices"))
+    switch = Switch(any_sessions, unreachable(kind, tmp_path))
+    adapter: Any = DatabaseSkillAdapter(user_id=user_of_context, db_session_factory=switch)
+    talk = Conversation(mode, adapter)
+    talk.say(call_tools(load("alices")), context={"user": "alice"})
+    switch.is_down = True
+    talk.say("ok", context={"user": "alice"})
+    assert (names(talk.state), talk.loaded, errors(talk.state)) == (["alices"], ["alices"], ["source-failed"])
+    assert "# alices" in talk.model.requests[-1].text
+    switch.is_down = False
+    talk.say("ok", context={"user": "alice"})
+    assert (talk.loaded, talk.state["skills_problems"]) == (["alices"], [])
+
+
 NO_USER: dict[str, Callable[[Any], Any]] = {
     "raises": lambda _: 1 / 0,
     "number": lambda _: 7,

@@ -14,9 +14,9 @@ from store_support import Sessions, draft, draft_with_files, names, seed
 
 from deepskills import generate_skill_md
 from deepskills.store import DatabaseSkillAdapter, SkillCreate
-from deepskills.store.agent.backend import MEMORY_BYTES, AgentReader, Memory, View
 from deepskills.store.agent.mount import MAX_SEARCHED_BYTES, Shelf
-from deepskills.store.db.listings import Filter
+from deepskills.store.agent.provider import MEMORY_BYTES
+from deepskills.store.agent.reader import AgentReader
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, load, tool_messages
 
@@ -171,7 +171,7 @@ def test_a_search_reads_so_many_bytes(mode: Mode, any_sessions: Sessions, monkey
     assert "/skills/long" not in above
     assert MAX_SEARCHED_BYTES == 8 * 1024 * 1024
     shelf: Any = adapter.mounted(StateBackend()).routes["/skills/"]
-    monkeypatch.setattr(shelf, "_shelf", lambda _hidden: Shelf(adapter._view.backend_for(None)))  # noqa: SLF001 - outside a run
+    monkeypatch.setattr(shelf, "_shelf", lambda _hidden: Shelf(adapter.providers[0], "alice"))
     found = asyncio.run(shelf.agrep("needle", "/mine")) if mode == "async" else shelf.grep("needle", "/mine")
     assert (len(found.matches), found.truncated) == (2, True)
 
@@ -197,11 +197,11 @@ def test_a_mounted_backend_without_the_adapter(mode: Mode, any_sessions: Session
     assert "cannot be read now" in str(adapter.mounted(StateBackend()).ls("/skills/").error), "outside a run"
 
 
-def test_no_hash_of_a_user_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither requests nor the log nor problems name the directory that tells users apart, mounted or not."""
+def test_problems_name_the_store(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests, log, problems and checkpoints hold nothing of a user; problems name the label, or a mounted path."""
     text = generate_skill_md("mine", "Does mine.", "Read {baseDir}/a.md.\n", {"metadata": {"requires": "nothing"}})
-    seed(any_sessions, "alice", SkillCreate.from_skill_md(text, {"scripts/a.py": "x"}))
-    seed(any_sessions, None, draft("mine"), draft("ours"))
+    (mine,) = seed(any_sessions, "alice", SkillCreate.from_skill_md(text, {"scripts/a.py": "x"}))
+    (same, _) = seed(any_sessions, None, draft("mine"), draft("ours"))
     for is_mounted in (False, True):
         adapter: Any = DatabaseSkillAdapter(
             user_id=lambda runtime: runtime.context["user"],
@@ -209,8 +209,6 @@ def test_no_hash_of_a_user_is_shown(mode: Mode, any_sessions: Sessions, caplog: 
             extra_tools=["get_skill_script_path"],
         )
         backend = adapter.mounted(StateBackend()) if is_mounted else StateBackend()
-        root = adapter._view.sources_for(type("Runtime", (), {"context": {"user": "alice"}})())[0].path  # noqa: SLF001
-        digest = root.rpartition("/")[2]
         script = ("get_skill_script_path", {"skill_name": "mine", "script_name": "a.py"})
         model = ScriptedChatModel(replies=[call_tools(load("mine")), call_tools(script), "done", "bobs turn"])
         agent = create_deep_agent(
@@ -218,24 +216,29 @@ def test_no_hash_of_a_user_is_shown(mode: Mode, any_sessions: Sessions, caplog: 
         )
         result = ask(mode, agent, "alice")
         answers = [message.text for message in tool_messages(result)]
-        place = "/skills/mine" if is_mounted else "mine"
-        assert f"{place}/scripts/a.py" in answers[1]
+        assert ("/skills/mine/scripts/a.py" if is_mounted else "has no path by which it runs") in answers[1]
         state: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values
         told = {found["code"]: found for found in state["skills_problems"]}
+        place = "/skills/mine" if is_mounted else f"skill://Database/{mine.id}"
         assert told["requires-missing"]["path"] == f"{place}/SKILL.md"
+        assert told["skill-duplicate"]["path"] == f"skill://Database/{same.id}/SKILL.md"
         assert f"{place}/SKILL.md" in told["skill-duplicate"]["message"]
         ask(mode, agent, "bob")
-        told_bob: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values["skills_problems"]
-        assert "skill-gone" in {found["code"] for found in told_bob}, "what alice loaded is not bob's"
+        state = agent.get_state({"configurable": {"thread_id": "1"}}).values
+        # Where both lie at one path too: what alice loaded is not bob's.
+        assert "skill-gone" in {found["code"] for found in state["skills_problems"]}
+        assert state["skills_loaded"] == []
         shown = "\n".join(str(request.text) for request in model.requests)
-        assert digest not in shown + caplog.text + str(state["skills_problems"]) + str(told_bob)
+        assert "/a.md" not in model.requests[-1].text
+        assert "skill://" not in shown
+        assert "alice" not in shown + caplog.text + str(state)
 
 
 def test_failures_in_the_log(
     mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A skill that cannot be read when it is loaded is named in the log, without the directory of its user."""
-    seed(any_sessions, "alice", draft("mine"))
+    """A skill that cannot be read when it is loaded is named in the log by its address, which the model is not told."""
+    (mine,) = seed(any_sessions, "alice", draft("mine"))
     adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions)
     talk = Conversation(mode, adapter)
     talk.say("ok")
@@ -245,38 +248,19 @@ def test_failures_in_the_log(
 
     monkeypatch.setattr(AgentReader, "documents", nothing)
     (answer,) = talk.call(load("mine"))
-    digest = adapter._view.sources_for(None)[0].path.rpartition("/")[2]  # noqa: SLF001 - what must not be seen
-    assert "Cannot read skill 'mine' at mine/SKILL.md" in caplog.text
-    assert digest not in caplog.text + answer.text
+    assert f"Cannot read skill 'mine' at skill://Database/{mine.id}/SKILL.md" in caplog.text
+    assert "no longer in the store" in answer.text
+    assert "skill://" not in answer.text
 
 
-def test_a_digest_that_nobody_guesses(mode: Mode, any_sessions: Sessions) -> None:
-    """With a secret, checkpoints hold no digest that follows from the user id alone; another process reads them."""
-    seed(any_sessions, "alice", draft("mine"))
-    roots: list[str] = []
-    for secret in (None, "one", b"one", "two"):
-        threads = InMemorySaver()
-        for _process in range(2):
-            adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, user_secret=secret)
-            model = ScriptedChatModel(replies=[call_tools(load("mine")), "ok"])
-            agent = create_agent(model, middleware=[adapter], context_schema=dict, checkpointer=threads)
-            result = ask(mode, agent, "alice")
-        assert "already loaded" in tool_messages(result)[-1].text
-        values: Any = agent.get_state({"configurable": {"thread_id": "1"}}).values
-        roots.append(values["skills_metadata"][0]["path"].removesuffix("/mine/SKILL.md"))
-    assert roots[1] == roots[2]
-    assert len(set(roots)) == 3
-
-
-def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, caplog: pytest.LogCaptureFixture) -> None:
-    """Where no file tool leads to the store, a load names files relative to the skill, and no digest of the user."""
+def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions) -> None:
+    """Where no file tool leads to the store, a load names files relative to the skill."""
     files: dict[str, str | bytes] = {"references/guide.md": "The guide.\n", "scripts/run.py": "x", "data/a.txt": "a"}
     text = generate_skill_md("mine", "Does mine.", "Read {baseDir}/references/guide.md first.\n")
     seed(any_sessions, "alice", SkillCreate.from_skill_md(text, files))
     seed(any_sessions, None, draft("mine"))
     for extra in ((), ("load_skill_asset", "list_skill_assets")):
         adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, extra_tools=extra)
-        root = adapter._view.sources_for(None)[0].path  # noqa: SLF001 - what must not be seen
         asset = ("load_skill_asset", {"skill_name": "mine", "relative_path": "references/guide.md"})
         turns = [call_tools(load("mine")), *([call_tools(asset)] if extra else []), AIMessage("done")]
         for make in (create_agent, create_deep_agent):
@@ -289,9 +273,8 @@ def test_without_a_mount_no_path_is_shown(mode: Mode, any_sessions: Sessions, ca
             assert "Read ./references/guide.md first." in answers[0]
             assert ("load_skill_asset" in answers[0]) == bool(extra)
             assert all("The guide." in answer for answer in answers[1:])
-            seen = "\n".join(str(request.text) for request in model.requests) + caplog.text
-            assert root not in seen
-            assert root.rpartition("/")[2] not in seen
+            assert "skill://" not in "\n".join(str(request.text) for request in model.requests)
+            assert "/skills" not in answers[0]
 
 
 def test_what_was_named_is_used(mode: Mode, any_sessions: Sessions) -> None:
@@ -339,13 +322,13 @@ def test_a_user_without_skills(mode: Mode, any_sessions: Sessions, caplog: pytes
 def test_memory_is_bounded_in_bytes(any_sessions: Sessions, mode: Mode) -> None:
     """What an adapter remembers of its users' skills stays below its bound, however long their descriptions are."""
     seed(any_sessions, None, *(draft(f"skill-{n}", description="x" * 1_000) for n in range(20)))
-    memory = Memory(300_000)
     assert MEMORY_BYTES == 64 * 1024 * 1024
+    adapter: Any = DatabaseSkillAdapter(
+        user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions, memory_bytes=300_000
+    )
     for number in range(12):
-        view = View(user_id=f"user-{number}", session_factory=any_sessions, chosen=Filter(), pins={}, memory=memory)
-        backend = view.backend_for(None)
-        listing = asyncio.run(backend.als(backend.root)) if mode == "async" else backend.ls(backend.root)
-        assert len(listing.entries or []) == 20
-        assert memory._held <= 300_000  # noqa: SLF001 - the bound itself
-    # Texts count, as text and as the bytes that are laid out.
-    assert 1 <= len(memory._known) <= 300_000 // (20 * 2 * 1_000)  # noqa: SLF001 - the bound itself
+        talk = Conversation(mode, adapter)
+        talk.say("ok", context={"user": f"user-{number}"})
+        assert len(names(talk.state)) == 20
+    # Texts count.
+    assert 1 <= len(adapter.providers[0]._seen) <= 300_000 // (20 * 2 * 1_000)  # noqa: SLF001 - the bound itself

@@ -17,8 +17,8 @@ LAYERS = [
     "errors", "rules", "workers", "packages", "document", "db.models", "db.engine", "db.transactions", "db.search",
     "db.listings", "db.repositories", "schemas", "formatter", "changes", "service.base",
     "service.reading", "service.writing", "service.history", "service.usage", "service.governance", "service",
-    "directories", "sandbox",
-    "agent.backend", "agent.mount", "agent.usage", "agent.adapter", "http.answers", "http.requests", "http.routes",
+    "directories", "sandbox", "agent.reader", "agent.provider", "agent.mount", "agent.usage", "agent.adapter",
+    "http.answers", "http.requests", "http.routes",
     "page.markdown", "page.shown", "page.site", "page.reading", "page.writing", "page.app", "http.settings",
     "http.app", "api",
 ]  # fmt: skip

@@ -346,12 +346,12 @@ async def test_groups_are_looked_up_by_index(sessions: Sessions, kind: str) -> N
         engine = sessions.kw["bind"].sync_engine
         event.listen(engine, "before_cursor_execute", note)
         try:
-            from deepskills.store.agent.backend import AgentReader  # noqa: PLC0415 - what a run asks
+            from deepskills.store.agent.reader import AgentReader  # noqa: PLC0415 - what a run asks
             from deepskills.store.db.listings import Filter  # noqa: PLC0415 - what a run asks
-            from deepskills.store.rules import TRUSTED  # noqa: PLC0415 - what a run asks
+            from deepskills.store.rules import TRUSTED, Policy  # noqa: PLC0415 - what a run asks
 
             reader = AgentReader(session, **options)
-            viewer = await reader.viewer("alice")
+            viewer = await Policy(**options).viewer("alice")
             overview = await reader.overview(viewer, Filter(TRUSTED), {}, None)
             assert [head.name for head in overview.heads] == ["shared-0", "shared-1", "shared-2"]
             await service.list_skills("alice", include_public=False, limit=2)

@@ -22,7 +22,7 @@ from deepskills._catalog.search import beginning_of
 from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
-from deepskills._providers.base import ProvidedSkill, SkillProvider
+from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
 from deepskills._skillmd.keys import POWER_KEYS
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
@@ -87,6 +87,11 @@ class SkillEntry:
     def is_dynamic(self) -> bool:
         """Whether nobody can tell what is in its files."""
         return self.origin is not None and self.origin["dynamic"]
+
+    @property
+    def has_directory(self) -> bool:
+        """Whether file tools may lead to its files: not where it has an address alone."""
+        return not self.path.startswith(SCHEME)
 
     @property
     def name(self) -> str:
@@ -168,21 +173,11 @@ class Readings:
         self.brought: BoundedCache[tuple[str, str], SkillEntry] = BoundedCache(MAX_BROUGHT, lambda _: 1)
         """Entries of skills in use in sub-agents, which may have been read by another middleware."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
-        self._parsed: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
 
     def read(self, path: str, content: bytes) -> Reading:
         """Return what a file says."""
         digest = digest_of(content)
         return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest, is_whole=True))
-
-    def read_as(self, path: str, content: bytes, digest: str) -> Reading:
-        """Return what a file of a store says, whose digest is known; `content` may be its frontmatter alone."""
-        return self._remembered.get_or_make((path, digest), lambda: self._shared(path, content, digest))
-
-    def _shared(self, path: str, content: bytes, digest: str) -> Reading:
-        # Users of one store have their own paths to the same file; its text is parsed once for all of them.
-        shared = (path.rpartition("/")[0].rpartition("/")[2], digest)
-        return _moved(self._parsed.get_or_make(shared, lambda: self._made(path, content, digest)), path)
 
     def read_once(self, path: str, content: bytes) -> Reading:
         """Return what a file says, and remember nothing: nobody finds it again by a digest that state claims."""
@@ -301,18 +296,6 @@ def says_the_same(skill: ProvidedSkill, content: bytes, path: str) -> bool:
     read = read_skill(content, path=path).frontmatter
     listed = read_fields({**skill.frontmatter, "name": skill.name, "description": skill.description}, path=path)
     return read == listed.frontmatter
-
-
-def _moved(reading: Reading, path: str) -> Reading:
-    """Return what the same file says at this path, in a directory of the same name."""
-    if reading.metadata is not None and reading.metadata["path"] == path:
-        return reading
-    metadata = None if reading.metadata is None else reading.metadata.copy()
-    problems = tuple(found.copy() for found in reading.problems)
-    for item in (metadata, *problems):
-        if item is not None:
-            item["path"] = path
-    return Reading(metadata, problems, reading.digest, reading.frontmatter, reading.beginning, sha256=reading.sha256)
 
 
 def digest_of(content: bytes) -> str:

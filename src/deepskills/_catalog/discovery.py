@@ -37,10 +37,8 @@ from deepskills._io.plan import (
     File,
     FindProviders,
     Listing,
-    ListSkills,
     Plan,
     ResultT,
-    Summarize,
     Visit,
     Visitor,
     in_worker,
@@ -59,10 +57,8 @@ from deepskills._types import (
     MAX_DIRECTORIES,
     RESOURCE_DIRECTORIES,
     SKILL_FILE,
-    SkillListing,
     SkillMetadata,
     SkillProblem,
-    SkillSummary,
 )
 
 MAX_INCOMPLETE = 100
@@ -105,8 +101,8 @@ class _Search:
         self.missing = False
         self.misnamed: list[str] = []
         """Files named like `SKILL.md` in another case, where there is none."""
-        self.is_served = False
-        """Whether the skills are listed by a provider, or by the backend itself."""
+        self.is_provided = False
+        """Whether a provider lists the skills."""
         self.found: list[SkillProblem] = []
         """What was found wrong with the skills that are listed so."""
 
@@ -139,16 +135,9 @@ class _Search:
             return []
         return [entry.path for entry in kept]
 
-    def take_served(self, listing: SkillListing) -> None:
-        """Record what the backend lists itself."""
-        self.is_served = True
-        self.found = list(listing.problems)
-        self.failed = listing.failure
-        self.files = dict.fromkeys((summary.path for summary in listing.summaries), True)
-
     def take_provided(self, listed: Listed) -> None:
         """Record what a provider lists."""
-        self.is_served = True
+        self.is_provided = True
         self.found = listed.problems
         self.failed = listed.failure
         self.cut = listed.is_cut
@@ -175,7 +164,9 @@ class _Search:
 
     @property
     def unsure(self) -> bool:
-        return self.failed is not None or bool(self.incomplete)
+        # What a thread knows of a personal source may be another user's: it neither fills in nor stays.
+        is_personal = self.source.provider is not None and self.source.provider.is_personal
+        return (self.failed is not None or bool(self.incomplete)) and not is_personal
 
     def problems(self, *, found_any: bool) -> list[SkillProblem]:
         path = self.source.path
@@ -228,20 +219,17 @@ async def discover(
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in await with_providers(distinct(sources))]
     provided = await _provided(searches, caller)
-    served = await _served([search for search in searches if not search.is_served])
-    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_served]
+    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_provided]
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
-    known_paths = served.keys() | provided.keys()
-    summaries = served | (await _summaries([path for path in paths if path not in known_paths]))
-    files = await read_files([path for path in paths if path not in summaries and path not in provided])
+    files = await read_files([path for path in paths if path not in provided])
     for listed in provided.values():
         files |= listed.contents
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
-    read = _Files(readings, files, summaries, provided)
+    read = _Files(readings, files, provided)
 
     def merged() -> Discovery:
         harvests = [_Harvest(search, read, before.get(search.source.path, [])) for search in searches]
@@ -317,38 +305,12 @@ async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Li
     return found
 
 
-async def _served(searches: Sequence[_Search]) -> dict[str, SkillSummary]:
-    """Return the skills that backends serve themselves, and let those sources be searched no further."""
-    if not searches:
-        return {}
-    reply = await Attempt(ListSkills(tuple(search.source.path for search in searches)))
-    # A backend that lists skills says itself what fails; where the call fails, the sources are searched and say so.
-    listings = {} if isinstance(reply, Failed) else reply.listings
-    summaries: dict[str, SkillSummary] = {}
-    for search in searches:
-        listing = listings.get(search.source.path)
-        if listing is not None:
-            search.take_served(listing)
-            summaries |= {summary.path: summary for summary in listing.summaries}
-    return summaries
-
-
-async def _summaries(paths: Sequence[str]) -> dict[str, SkillSummary]:
-    """Return what a backend that keeps skills in parts says of files without their bodies."""
-    if not paths:
-        return {}
-    reply = await Attempt(Summarize(tuple(paths)))
-    # Summaries only save time: where there are none, the files themselves are read.
-    return {} if isinstance(reply, Failed) else reply.summaries
-
-
 @dataclass(frozen=True)
 class _Files:
-    """The files of a discovery, read or summarized."""
+    """The files of a discovery, read or listed."""
 
     readings: Readings
     files: Mapping[str, File]
-    summaries: Mapping[str, SkillSummary]
     provided: Mapping[str, Listed]
 
     def reading(self, path: str) -> Reading | None:
@@ -359,9 +321,6 @@ class _Files:
             if file is not None and file.content is None:
                 return None
             return self.readings.read_listed(skill, path, listed.provider, file.content if file is not None else None)
-        summary = self.summaries.get(path)
-        if summary is not None:
-            return self.readings.read_as(path, summary.frontmatter, summary.digest)
         content = self.files[path].content
         return self.readings.read(path, content) if content is not None else None
 
@@ -388,9 +347,12 @@ class _Harvest:
                 for path, entry in self._before.items()
                 if entry.origin is None or entry.origin["label"] == provider.label
             }
-        # Sorted, so that of two skills of one name the same one wins on every machine.
-        for path in sorted(search.files):
+        # Sorted, so that of two skills of one name the same one wins on every machine; a provider says which does.
+        for path in search.files if search.source.provider is not None else sorted(search.files):
             self._take(path, listed=search.files[path])
+        if search.source.provider is not None:
+            # So that a list in another order is the same catalog.
+            self.entries = dict(sorted(self.entries.items()))
         seen = {entry.path for entry in self.entries.values()}
         # What the source did not show this time may still be there. What it showed and could not be read is not lost
         # either: `_take` keeps it.
@@ -405,13 +367,7 @@ class _Harvest:
         if reading is not None:
             # Most files have none.
             if reading.problems:
-                # Directories of a backend that keeps skills in parts are its own invention, not the author's.
-                is_invented = path in self._read.summaries
-                self.problems += [
-                    found
-                    for found in _about(reading, self.source)
-                    if not (is_invented and found["code"] == "name-directory-mismatch")
-                ]
+                self.problems += _about(reading, self.source)
             if reading.metadata is not None:
                 self._add(self._read.readings.entry(reading, self.source.path, self.source.name_of))
             else:
@@ -567,24 +523,8 @@ class Library:
     is_shared: bool = True
     """Whether every run sees the same sources, so that state may fill in for one that fails."""
 
-    shown: Callable[[str], str] = str
-    """Gives a text with paths as problems name them."""
-
     seconds: float = USUAL_SECONDS
     """How long a call of a provider may take."""
-
-
-def shown_problems(problems: Sequence[SkillProblem], shown: Callable[[str], str]) -> list[SkillProblem]:
-    """Return problems with their paths as users know them."""
-    return [
-        SkillProblem(
-            path=shown(found["path"]),
-            code=found["code"],
-            severity=found["severity"],
-            message=shown(found["message"]),
-        )
-        for found in problems
-    ]
 
 
 class Looks:
@@ -655,7 +595,6 @@ class Look:
                     known=known,
                     caller=self._caller,
                 )
-                self.found = replace(self.found, problems=shown_problems(self.found.problems, library.shown))
                 # Only what a listing of ours showed is remembered here, never what state claims.
                 for pair in self.found.led:
                     self._led.put(pair, value=True)

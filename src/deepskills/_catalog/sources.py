@@ -122,7 +122,7 @@ def derive_label(path: str) -> str:
 
 def has_derived_label(source: Source) -> bool:
     """Whether a source's label says no more than its path."""
-    return source.label == derive_label(source.path)
+    return not source.path.startswith(SCHEME) and source.label == derive_label(source.path)
 
 
 def is_nameless(source: Source) -> bool:

@@ -13,9 +13,9 @@ Looking at the disk of a local backend, without opening a file, is the one thing
 import os
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -25,15 +25,13 @@ from deepskills._io.plan import (
     File,
     Files,
     Listing,
-    ListSkills,
     Nature,
     ReadFiles,
-    SkillsListed,
     WriteFiles,
     Written,
     too_large,
 )
-from deepskills._types import LoadRecord, SkillListing, SkillProblem
+from deepskills._types import LoadRecord, SkillProblem
 
 if TYPE_CHECKING:
     from deepagents.backends import CompositeBackend
@@ -413,50 +411,6 @@ class CallInProgress:
 
 call_in_progress: ContextVar[CallInProgress | None] = ContextVar("deepskills_call_in_progress", default=None)
 """The tool call that runs; `None` outside of one. LangGraph tells a backend of neither state nor config."""
-
-
-def list_skills(call: ListSkills, backend: object) -> SkillsListed:
-    """Ask which skills sources hold."""
-    found: dict[str, SkillListing] = {}
-    for part, paths in _parts(call, backend):
-        found |= _below_mounts(paths, part.skill_listings(list(paths.values())))
-    return SkillsListed(found)
-
-
-async def alist_skills(call: ListSkills, backend: object) -> SkillsListed:
-    """Ask which skills sources hold, without blocking."""
-    found: dict[str, SkillListing] = {}
-    for part, paths in _parts(call, backend):
-        found |= _below_mounts(paths, await part.askill_listings(list(paths.values())))
-    return SkillsListed(found)
-
-
-def _parts(call: ListSkills, backend: object) -> list[tuple[Any, dict[str, str]]]:
-    """Return each backend that serves skills of its own, with the sources in it and their paths as it knows them."""
-    parts: dict[int, tuple[Any, dict[str, str]]] = {}
-    for path in call.paths:
-        part, inner = routed(backend, path)
-        if hasattr(part, "skill_listings"):
-            parts.setdefault(id(part), (part, {}))[1][path] = inner
-    return list(parts.values())
-
-
-def _below_mounts(paths: Mapping[str, str], listings: Sequence[object]) -> dict[str, SkillListing]:
-    found = {}
-    # A backend that answers too few has said nothing about the rest.
-    for (path, inner), listing in zip(paths.items(), listings, strict=False):
-        if isinstance(listing, SkillListing):
-            found[path] = _below_mount(listing, _mount(path, inner))
-    return found
-
-
-def _below_mount(listing: SkillListing, mount: str) -> SkillListing:
-    if not mount:
-        return listing
-    summaries = [replace(summary, path=mount + summary.path) for summary in listing.summaries]
-    # Problems name the path that users know, below the mount.
-    problems = [SkillProblem(**{**found, "path": mount + found["path"]}) for found in listing.problems]
-    return SkillListing(summaries, problems, listing.failure)
 
 
 def _mount(path: str, inner: str) -> str:

@@ -42,12 +42,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
-    alist_skills,
     describe,
     has_own,
     is_local,
     is_natively_async,
-    list_skills,
     listing,
     natures,
     only_async,
@@ -77,7 +75,6 @@ from deepskills._io.plan import (
     Inspect,
     Inspected,
     ListDirectory,
-    ListSkills,
     Pause,
     Plan,
     ProvidersFound,
@@ -87,14 +84,11 @@ from deepskills._io.plan import (
     ResultT,
     Round,
     ShellPaths,
-    Summarize,
-    Summarized,
     Usual,
     WaitFor,
     Work,
     WriteFiles,
 )
-from deepskills._types import SkillSummary
 
 logger = logging.getLogger("deepskills")
 
@@ -459,8 +453,6 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
 
 def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
-    if isinstance(call, ListSkills):
-        return True  # A backend that has the one has the other; for all others there is nothing to call.
     plain, native = _METHODS[type(call)]
     if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
         parts: list[object] = [shell_of(backend)]
@@ -521,20 +513,6 @@ def _timeout(call: Execute, shell: object) -> dict[str, int]:
     return {"timeout": call.timeout} if takes_it else {}  # type: ignore[dict-item]
 
 
-def _ask_summaries(call: Summarize, backend: Backend) -> Sequence[object]:
-    ask = getattr(backend, "skill_summaries", None)
-    found: Sequence[object] = ask(list(call.paths)) if callable(ask) else ()
-    return found
-
-
-def _summarized(call: Summarize, answer: Sequence[object]) -> Reply:
-    """Return the summaries that a backend gave; whatever else it gave, the files themselves are read."""
-    wanted = set(call.paths)
-    # Only what was asked for: a backend must not slip in skills at other paths.
-    given = [item for item in answer or () if isinstance(item, SkillSummary) and item.path in wanted]
-    return Summarized({item.path: item for item in given})
-
-
 def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
     return await_if_needed(_called(call))
 
@@ -577,8 +555,6 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     WriteFiles: _write,
     Execute: _execute,
     ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
-    Summarize: lambda call, backend: _summarized(call, _ask_summaries(call, backend)),
-    ListSkills: list_skills,
     FindProviders: lambda call, backend: ProvidersFound(providers_of(backend, call.paths)),
     ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
     Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
@@ -619,10 +595,6 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
     wanted = _without(call, unfit)
     answer = await backend.adownload_files(list(wanted.paths)) if wanted.paths else ()
     return await _converted(lambda: _joined(call, unfit, to_files(wanted, answer)), len(call.paths))
-
-
-async def _asummarize(call: Summarize, backend: Backend) -> Reply:
-    return _summarized(call, await backend.askill_summaries(list(call.paths)))
 
 
 async def _afind_providers(call: FindProviders, backend: Backend) -> Reply:
@@ -677,8 +649,6 @@ _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     ReadFiles: _aread,
     WriteFiles: _awrite,
     Execute: _aexecute,
-    Summarize: _asummarize,
-    ListSkills: alist_skills,
     FindProviders: _afind_providers,
     CallFunction: _acall,
     Ask: _aask,
@@ -691,8 +661,6 @@ _METHODS: dict[type, tuple[str, str]] = {
     ReadFiles: ("download_files", "adownload_files"),
     WriteFiles: ("upload_files", "aupload_files"),
     Execute: ("execute", "aexecute"),
-    Summarize: ("skill_summaries", "askill_summaries"),
-    ListSkills: ("skill_listings", "askill_listings"),
 }
 """The sync and the async method for each call that a backend answers itself."""
 
@@ -717,7 +685,7 @@ def _paths(call: AnyCall) -> tuple[str, ...]:
         return (call.path,)
     if isinstance(call, WriteFiles):
         return tuple(path for path, _content in call.files)
-    return call.paths if isinstance(call, ReadFiles | Summarize) else ()
+    return call.paths if isinstance(call, ReadFiles) else ()
 
 
 def _without(call: ReadFiles, unfit: dict[str, File]) -> ReadFiles:

@@ -62,7 +62,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
-from deepskills._types import MAX_SKILL_FILE_BYTES, SkillListing, SkillSummary
+from deepskills._types import MAX_SKILL_FILE_BYTES
 
 if TYPE_CHECKING:
     from deepagents.backends.protocol import ExecuteResponse
@@ -131,20 +131,6 @@ class Written:
 
     errors: dict[str, str]
     """Why files were not written, by path; empty if all were."""
-
-
-@dataclass(frozen=True)
-class Summarized:
-    """What a backend says of files without their bodies, by path; empty if it does not keep skills in parts."""
-
-    summaries: dict[str, SkillSummary]
-
-
-@dataclass(frozen=True)
-class SkillsListed:
-    """The skills of sources, by path; sources whose skills no backend serves itself are left out."""
-
-    listings: dict[str, SkillListing]
 
 
 @dataclass(frozen=True)
@@ -316,20 +302,6 @@ class Execute(Call[Executed]):
 @dataclass(frozen=True)
 class ResolveLinks(Call[RealPaths]):
     """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Summarize(Call[Summarized]):
-    """Ask a backend that keeps skills in parts for `SKILL.md` files without their bodies: `Summarized`."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ListSkills(Call[SkillsListed]):
-    """Ask backends that serve skills of their own which ones sources hold, as `SkillsListed`; others have no answer."""
 
     paths: tuple[str, ...]
 

@@ -412,6 +412,8 @@ def record_of(prepared: Prepared) -> LoadRecord:
         tokens=prepared.tokens,
         arguments=prepared.arguments,
     )
+    if prepared.entry.provided is not None:
+        record["key"] = prepared.entry.provided.key
     if prepared.entry.origin is not None:
         record["origin"] = prepared.entry.origin
     return record

@@ -20,7 +20,7 @@ from deepskills._middleware.commands import user_loads
 from deepskills._middleware.loading import Settled, Wish, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, Shelf, is_of
 from deepskills._middleware.state import (
     UNDONE,
     applied,
@@ -167,9 +167,9 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
     for name in standing.loaded:
         entry, record = catalog.by_name.get(name), standing.records[name]
         # Not an edit: `Run.use` deals with a skill that is gone, out of reach, or another one of that name.
-        if entry is None or not entry.is_read or entry.path != record["path"]:
+        if entry is None or not entry.is_read or not is_of(entry, record):
             continue
-        # `listed` is the catalog's digest at the load: a backend that keeps skills in parts has digests of its own.
+        # `listed` is the catalog's digest at the load: a provider may have versions of its own.
         if entry.digest not in (record.get("listed"), record["digest"]):
             found[name] = entry
     return found

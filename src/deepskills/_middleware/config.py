@@ -40,7 +40,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
-from deepskills._prompt.messages import FileNames, PathNames
+from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
 from deepskills._types import DEFAULT_LOADED_TOKENS, SkillMetadata
 
@@ -264,8 +264,6 @@ class Settings:
     own_tools: frozenset[str] = frozenset()
     """Names of the tools that every agent with this middleware has."""
     memory: Memory = field(default_factory=Memory)
-    paths: PathNames = field(default_factory=PathNames)
-    """How the paths of skills are named."""
 
     def __post_init__(self) -> None:
         _check_choice("refresh", self.refresh, get_args(Refresh))
@@ -355,7 +353,6 @@ class Settings:
             memory.catalogs,
             led,
             is_shared=is_shared,
-            shown=self.paths.shown,
             seconds=self.provider_seconds,
         )
 
@@ -380,7 +377,7 @@ class Settings:
         takes_names = bool(tools) or any(
             type(extension).tools is not SkillExtension.tools for extension in self.extensions
         )
-        return FileNames(self.paths.are_readable(), self.paths.shown, takes_names, "load_skill_asset" in tools)
+        return FileNames(takes_names, "load_skill_asset" in tools)
 
     def can_execute(self, runtime: object) -> bool:
         """Whether the backend of a run runs commands; one that cannot be made does not."""

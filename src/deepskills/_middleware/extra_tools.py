@@ -153,7 +153,7 @@ class ExtraTools:
 
     async def _script_path(self, run: Run, skill_name: str, script_name: str) -> str:
         entry, closed = await self._entry(run, skill_name)
-        return self._settings.paths.shown(await judged_script(run, entry, script_name, closed))
+        return await judged_script(run, entry, script_name, closed)
 
     async def _entry(self, run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
         """Return a visible or loaded skill, and the directories in it of skills the model may not read."""

@@ -531,10 +531,9 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     if is_served and not await run.look.is_as_listed(entry, content):
         return Prepared(entry, arguments, failure=CHANGED_SINCE_LISTED)
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
-    naming = run.settings.file_names()
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
-        shell or (naming.shown(parent(entry.path)) if naming.reads(entry) else "."),
+        shell or (parent(entry.path) if entry.has_directory else "."),
         session_id(run.runtime),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
@@ -550,7 +549,9 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
     # Escaping goes through the whole text; as above, 64 characters count as one item of work.
-    block = await in_worker(lambda: skill_block(entry, changed, inventory, shell, naming), len(changed) // 64)
+    block = await in_worker(
+        lambda: skill_block(entry, changed, inventory, shell, run.settings.file_names()), len(changed) // 64
+    )
     tokens = await _tokens(block, run)
     digest = entry.digest if is_served else reading.digest
     return Prepared(present, arguments, block, inventory, digest, tokens, text=changed)

@@ -84,7 +84,6 @@ from deepskills._middleware.tool_calls import (
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._middleware.workarounds import conflict_in_deep_agent
-from deepskills._prompt.messages import PathNames
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._providers.base import SkillProvider
 from deepskills._skillmd.problems import problem
@@ -392,11 +391,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     state_schema: Any = SkillsState
 
-    has_directories: bool = True
-    """Whether sources are directories, which the model may be told of; a class on a database says no."""
-
-    _paths = PathNames()
-
     @refusing_unknown
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
@@ -458,7 +452,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
-            paths=self._paths,
             memory=Memory(
                 backend,
                 for_search="search_skills" in extra or any(extension.ranks_skills for extension in plugged),
@@ -482,8 +475,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Return a copy that remembers nothing and whose tools work on its own settings."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
-        # Shared, not copied: backends hold connections and locks, and extensions may hold anything.
-        for shared in (self._settings.backend, self._tool_source, self.state_schema, *self._settings.extensions):
+        # Shared, not copied: backends and providers hold connections and locks, and extensions may hold anything.
+        extensions, providers = self._settings.extensions, self.providers
+        for shared in (self._settings.backend, self._tool_source, self.state_schema, *extensions, *providers):
             memo[id(shared)] = shared
         for key, value in vars(self).items():
             # The tools hold on to the old settings; they are made again below.
@@ -512,7 +506,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             shows_loaded=True,
             budget=self._settings.catalog_budget,
             searchable="search_skills" in self._extra_tools,
-            shows_places=self.has_directories,
             max_loaded=self._settings.budgets.skills,
         )
 

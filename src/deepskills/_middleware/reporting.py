@@ -129,25 +129,24 @@ def report_unload(name: str, reason: str, run: Run) -> None:
 
 
 def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
-    budgets, shown = settings.budgets, settings.paths.logged
+    budgets = settings.budgets
     match outcome:
         case outcomes.Loaded(ready, standing):
             tokens, resources = counted(ready.tokens, "token"), counted(len(ready.inventory.resources), "resource")
             logger.info("Loaded skill %r: %s, %s, %s", ready.name, tokens, resources, _slots(standing, budgets))
             if ready.inventory.failure:
-                failure = one_line(shown(ready.inventory.failure))
+                failure = one_line(ready.inventory.failure)
                 logger.warning("Cannot list the files of skill %r: %s", ready.name, failure)
         case outcomes.Unloaded(name, standing):
             logger.info("Unloaded skill %r: %s", name, _slots(standing, budgets))
         case outcomes.OverBudget(entry, _, _, limit):
             logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
         case outcomes.Unreadable(entry, reason):
-            path = one_line(shown(entry.path))
-            logger.error("Cannot read skill %r at %s: %s", entry.name, path, one_line(shown(reason)))
+            logger.error("Cannot read skill %r at %s: %s", entry.name, one_line(entry.path), one_line(reason))
         case outcomes.Refused(entry, reason):
             logger.warning("Skill %r was not loaded: %s", entry.name, one_line(reason))
         case outcomes.AlreadyLoaded(name, unchecked) if unchecked:
-            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(shown(unchecked)))
+            logger.error("Cannot read the loaded skill %r again: %s", name, one_line(unchecked))
         case _:
             pass
 
@@ -179,8 +178,7 @@ def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:
         return
     for found in fresh:
         level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-        path, message = settings.paths.logged(found["path"]), settings.paths.logged(found["message"])
-        logger.log(level, "%s: %s: %s", one_line(path), found["code"], one_line(message))
+        logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
 
 
 def log_overrides(shadowed: Sequence[SkillProblem], settings: Settings) -> None:
@@ -191,8 +189,7 @@ def log_overrides(shadowed: Sequence[SkillProblem], settings: Settings) -> None:
         logger.info("%d skills are overridden by others of the same name in later sources", len(fresh))
         return
     for found in fresh:
-        path, message = settings.paths.logged(found["path"]), settings.paths.logged(found["message"])
-        logger.info("%s: %s: %s", one_line(path), found["code"], one_line(message))
+        logger.info("%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
 
 
 def _is_first(found: SkillProblem, place: str) -> bool:

@@ -36,7 +36,7 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
-from deepskills._catalog.discovery import Discovery, Look, shown_problems
+from deepskills._catalog.discovery import Discovery, Look
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
 from deepskills._io.bridge import awaited
@@ -310,8 +310,7 @@ class Run:
         if not self.problems:
             return []
         known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
-        told = shown_problems(self.problems, self.settings.paths.shown)
-        fresh = {(found["path"], found["code"], found["message"]): found for found in told}
+        fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
         return [found for key, found in fresh.items() if key not in known]
 
     def problems_update(self) -> dict[str, Any]:
@@ -409,9 +408,8 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     for name in (*standing.loaded, *standing.lost):
         record, is_lost = standing.records[name], name not in standing.loaded
         current = shelf.catalog.by_name.get(name)
-        # The same name at another path is another skill: its visibility and file say nothing about the one that was
-        # loaded.
-        current = current if current is not None and current.path == record["path"] else None
+        # Another skill of the same name: its visibility and file say nothing about the one that was loaded.
+        current = current if current is not None and is_of(current, record) else None
         if current is None and found is not None and is_gone(record, found):
             leaving[name] = "gone"
             continue
@@ -592,6 +590,12 @@ def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
     return replace(entry, skill=skill, frontmatter={**entry.frontmatter, **given})
 
 
+def is_of(entry: SkillEntry, record: LoadRecord) -> bool:
+    """Whether a record is of this very skill: of the same path, and to its provider of the same key."""
+    key = entry.provided.key if entry.provided is not None else None
+    return entry.path == record["path"] and (key is None or record.get("key") in (None, key))
+
+
 def is_gone(record: LoadRecord, found: Discovery) -> bool:
     """Whether a successful listing no longer has a loaded skill where it was.
 
@@ -612,7 +616,7 @@ def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readin
         own = readings.recall(record["path"], record["digest"])
         if own is not None and own.metadata is not None:
             return replace(readings.entry(own, current.source, lambda _own: name), provided=current.provided)
-    # Backends that keep skills in parts have digests of their own in the catalog; `listed` is the one of the load.
+    # A provider may have versions of its own in the catalog; `listed` is the one of the load.
     if current is not None and current.is_read and current.digest in (record["digest"], record.get("listed")):
         return current
     reading = readings.recall(record["path"], record["digest"])

@@ -14,7 +14,7 @@ from typing import Any, cast
 from langchain_core.messages import AnyMessage
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.discovery import Discovery, shown_problems, source_errors
+from deepskills._catalog.discovery import Discovery, source_errors
 from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
 from deepskills._io.backends import with_virtual_hint
@@ -25,7 +25,7 @@ from deepskills._middleware.extension_calls import at
 from deepskills._middleware.loading import Wish, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, Shelf, is_of
 from deepskills._middleware.state import (
     Mark,
     SkillsStateUpdate,
@@ -156,10 +156,10 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     if shelf.visibility(entry) == "off":
         return False
     digest = claim.mark.get("digest")
-    # Where the catalog's digest is not one of a file (a backend that keeps skills in parts), it says nothing here.
+    # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry, run.settings.file_names())}\n")
+    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
 
 
 def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
         name
         for name in parent.standing.loaded
         if (entry := shelf.catalog.by_name.get(name)) is not None
-        and entry.path == records[name]["path"]
+        and is_of(entry, records[name])
         and shelf.visibility(entry) != "off"
     ]
     return {
@@ -342,7 +342,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     fresh += _hidden_requirements(run.known_shelf)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
-    problems = [*located, *shown_problems([*vanished, *fresh], run.settings.paths.shown)]
+    problems = [*located, *vanished, *fresh]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
     log_problems(new, run.settings)

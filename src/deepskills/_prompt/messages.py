@@ -12,7 +12,7 @@ Tests of the wording are in `tests/prompt/`. The section of the system prompt is
 """
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepskills._catalog.catalog import SkillEntry
@@ -21,7 +21,6 @@ from deepskills._files.inventory import Inventory
 from deepskills._loading import budget as outcomes
 from deepskills._loading.budget import Budgets, Standing
 from deepskills._loading.placement import Reason
-from deepskills._providers.base import SCHEME
 from deepskills._skillmd.text import (
     field_text,
     harmless_body,
@@ -311,34 +310,9 @@ _BLOCK_START = "<skill_content "
 _BLOCK_END = "</skill_content>"
 
 
-class PathNames:
-    """How the paths of skills are named in what models read, in problems and in the log: by default as they are.
-
-    Where skills do not come from directories, a subclass says what its readers can do with a path.
-    """
-
-    def are_readable(self) -> bool:
-        """Whether a file tool of the agent may read these paths."""
-        return True
-
-    def shown(self, text: str) -> str:
-        """Return a text with paths as the agent's file tools take them, and as problems name them."""
-        return text
-
-    def logged(self, text: str) -> str:
-        """Return a text with paths as the log may hold it."""
-        return text
-
-
 @dataclass(frozen=True)
 class FileNames:
-    """How a block names the skill's files: by what the agent's tools take, and not at all if no tool takes them."""
-
-    by_path: bool = True
-    """Whether file tools lead to the paths that the files have."""
-
-    shown: Callable[[str], str] = str
-    """Gives a text with such paths as the tools take them."""
+    """How a block names the files of a skill without a directory: not at all if no tool of the agent takes them."""
 
     by_tools: bool = False
     """Whether tools for skills take names relative to the skill."""
@@ -346,19 +320,15 @@ class FileNames:
     reads_assets: bool = False
     """Whether `load_skill_asset` is among those."""
 
-    def reads(self, entry: SkillEntry) -> bool:
-        """Whether file tools lead to the files of a skill: not where it has an address alone."""
-        return self.by_path and not entry.path.startswith(SCHEME)
+
+NO_TOOLS = FileNames()
+"""For agents without tools for the files of skills."""
 
 
-BY_PATH = FileNames()
-"""For agents with file tools."""
-
-
-def block_opening(entry: SkillEntry, names: FileNames = BY_PATH) -> str:
+def block_opening(entry: SkillEntry) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(shown_name(entry.name), quote=True)
-    path = f' path="{html.escape(shown_path(names.shown(entry.path)), quote=True)}"' if names.reads(entry) else ""
+    path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if entry.has_directory else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     return f'{_BLOCK_START}name="{name}"{path}{served}>'
@@ -369,7 +339,7 @@ def skill_block(
     text: str,
     inventory: Inventory,
     shell_directory: str | None = None,
-    names: FileNames = BY_PATH,
+    names: FileNames = NO_TOOLS,
 ) -> str:
     """Return a skill's whole file, marked off so that nothing in it can pass for its end, and its files.
 
@@ -378,18 +348,18 @@ def skill_block(
     directory = entry.path.rpartition("/")[0] or "/"
     origin = entry.origin
     lines = [
-        block_opening(entry, names),
+        block_opening(entry),
         harmless_body(text).rstrip("\n"),
         _BLOCK_END,
         "",
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
     ]
-    if names.reads(entry):
-        lines.append(f"Skill directory: `{shown_path(names.shown(directory))}`")
+    if entry.has_directory:
+        lines.append(f"Skill directory: `{shown_path(directory)}`")
         if shell_directory is not None and shell_directory != directory:
             lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
-        return "\n".join([*lines, *_inventory_lines(inventory, names.shown)])
-    own = _inventory_lines(_relative(inventory, directory), names.shown)
+        return "\n".join([*lines, *_inventory_lines(inventory)])
+    own = _inventory_lines(_relative(inventory, directory))
     if own and names.reads_assets:
         own.append("Read these files with `load_skill_asset`.")
     elif own and not names.by_tools:
@@ -412,19 +382,19 @@ def _origin(origin: SkillOrigin) -> str:
     return " ".join(filter(None, [origin["via"], kind, shown_name(origin["label"])]))
 
 
-def _inventory_lines(inventory: Inventory, shown: Callable[[str], str]) -> list[str]:
+def _inventory_lines(inventory: Inventory) -> list[str]:
     lines = []
     if inventory.resources:
         lines.append("Resources:")
-        lines += [f"- [{resource['type']}] `{shown_path(shown(resource['path']))}`" for resource in inventory.resources]
+        lines += [f"- [{resource['type']}] `{shown_path(resource['path'])}`" for resource in inventory.resources]
     if inventory.more:
         lines.append(f"({inventory.more} more resources are not listed; list the directories above to see them.)")
     if inventory.other_directories:
-        others = [f"`{shown_path(shown(name))}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
+        others = [f"`{shown_path(name)}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
         rest = len(inventory.other_directories) - len(others)
         lines.append(f"Other directories: {', '.join(others)}{f' and {rest} more' if rest else ''}")
     if inventory.failure:
-        lines.append(f"(The skill's files could not all be listed: {field_text(shown(inventory.failure), 200)})")
+        lines.append(f"(The skill's files could not all be listed: {field_text(inventory.failure, 200)})")
     return lines
 
 

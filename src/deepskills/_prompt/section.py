@@ -20,6 +20,7 @@ from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
 from deepskills._catalog.sources import Source, has_derived_label, is_nameless
 from deepskills._files.inventory import summarize
 from deepskills._io.cache import BoundedCache, size_of
+from deepskills._providers.base import SCHEME
 from deepskills._skillmd.repair import as_text
 from deepskills._skillmd.text import counted, field_text, origin_text, shown_name, shown_path
 from deepskills._types import ResourceMetadata
@@ -140,13 +141,15 @@ def _fields(template: str) -> list[tuple[str, str | None, str | None, str | None
 
 
 def render_locations(sources: Sequence[Source], *, shows_places: bool = True) -> str:
-    """Say where skills live, the last of several sources being the one that wins."""
+    """Say where skills live, the last of several sources being the one that wins; a provider has no place."""
+    places = [shows_places and not source.path.startswith(SCHEME) for source in sources]
     # A heading for a single source that has no name says nothing, nor does one made of a path that is not shown.
-    if len(sources) == 1 and (is_nameless(sources[0]) or (not shows_places and has_derived_label(sources[0]))):
-        return f"Skills are in `{shown_path(sources[0].path)}`." if shows_places else ""
-    lines = [f"**{_heading(field_text(source.label, 100))}**" for source in sources]
-    if shows_places:
-        lines = [f"{line}: `{shown_path(source.path)}`" for line, source in zip(lines, sources, strict=True)]
+    if len(sources) == 1 and (is_nameless(sources[0]) or (not places[0] and has_derived_label(sources[0]))):
+        return f"Skills are in `{shown_path(sources[0].path)}`." if places[0] else ""
+    lines = [
+        f"**{_heading(field_text(source.label, 100))}**" + (f": `{shown_path(source.path)}`" if is_shown else "")
+        for source, is_shown in zip(sources, places, strict=True)
+    ]
     if len(lines) > 1:
         lines[-1] += " (higher priority)"
     return "\n".join(lines)
@@ -355,7 +358,7 @@ def load_hint(entry: SkillEntry, *, shows_path: bool = False) -> str:
     """Return the line that tells how to load a skill, or where its file is."""
     hint = as_text(entry.frontmatter.get("argument-hint"))
     arguments = f" (arguments: {field_text(hint, MAX_HINT_LENGTH)})" if hint else ""
-    path = f" (path: `{shown_path(entry.path)}`)" if shows_path else ""
+    path = f" (path: `{shown_path(entry.path)}`)" if shows_path and entry.has_directory else ""
     return f'  -> Use `load_skill("{shown_name(entry.name)}")` to read full instructions{arguments}{path}'
 
 
@@ -403,12 +406,22 @@ class SectionInput:
     @property
     def reads_files(self) -> bool:
         """Whether the model can read skills' files by their full path."""
-        return (self.tools is None or READ_TOOL in self.tools) and not self.is_out_of_reach
+        return (self.tools is None or READ_TOOL in self.tools) and self.has_directories and not self.is_out_of_reach
+
+    @property
+    def places(self) -> Sequence[Source]:
+        """The sources that are directories."""
+        return [source for source in self.sources if not source.path.startswith(SCHEME)]
+
+    @property
+    def has_directories(self) -> bool:
+        """Whether any skill may have a directory; those of providers have one if they say where."""
+        return bool(self.places) or any(entry.has_directory for entry in self.catalog.entries)
 
     @property
     def is_out_of_reach(self) -> bool:
         """Whether the agent's file tools reach none of the sources."""
-        return bool(self.sources) and all(source.path in self.out_of_reach for source in self.sources)
+        return bool(self.places) and all(source.path in self.out_of_reach for source in self.places)
 
     @property
     def writable(self) -> Sequence[Source]:
@@ -416,7 +429,7 @@ class SectionInput:
         if self.tools is not None and WRITE_TOOL not in self.tools:
             return ()
         closed = self.out_of_reach | self.read_only
-        return [source for source in self.sources if source.path not in closed]
+        return [source for source in self.places if source.path not in closed]
 
 
 def tools_spoken_of(names: Iterable[str | None]) -> frozenset[str]:
@@ -434,16 +447,14 @@ class Section:
         shows_loaded: bool,
         budget: int | None = None,
         searchable: bool = False,
-        shows_places: bool = True,
         max_loaded: int | None = None,
     ) -> None:
         self.template = template
         self._max_loaded = max_loaded
-        self._shows_places = shows_places
         fields = {name for _, name, _, _ in _fields(template)}
         self._has_warnings = "skills_load_warnings" in fields
         # deepagents' own prompt tells the model to read the path in the list: a template that does so is given it.
-        self._shows_paths = template != SKILLS_SYSTEM_PROMPT and READ_TOOL in template and shows_places
+        self._shows_paths = template != SKILLS_SYSTEM_PROMPT and READ_TOOL in template
         self._shows_loaded = shows_loaded
         self._budget = budget
         self._searchable = searchable
@@ -476,7 +487,7 @@ class Section:
         if given.replaced_list is not None:
             skills = given.replaced_list
         elif not shown:
-            skills = render_empty(given.writable if self._shows_places else ())
+            skills = render_empty(given.writable)
         else:
             skills = self._list(given, hidden, shown).render(loaded, self._budget, searchable=self._searchable)
         warnings, locations = render_warnings(given.errors), self._locations(given)
@@ -500,18 +511,18 @@ class Section:
         if given.replaced_list is None and not given.catalog.entries:
             return _EMPTY_TEMPLATE
         files = ""
-        if given.reads_files and self._shows_places:
+        if given.reads_files:
             files = _FILES
         elif given.tools is None or ASSET_TOOL in given.tools:
             files = _ASSETS
-        elif READ_TOOL in given.tools and self._shows_places:
+        elif READ_TOOL in given.tools and given.has_directories:
             files = _OUT_OF_REACH
         return default_template(is_listed=given.replaced_list is None, files=files, max_loaded=self._max_loaded)
 
     def _locations(self, given: SectionInput) -> str:
         # A path is of use to whoever can read or write there; a template of the user's own is shown it in any case.
         is_used = given.reads_files or bool(given.writable) or self.template != SKILLS_SYSTEM_PROMPT
-        return render_locations(given.sources, shows_places=self._shows_places and is_used)
+        return render_locations(given.sources, shows_places=is_used)
 
     def _list(
         self, given: SectionInput, hidden: tuple[tuple[str, Visibility], ...], shown: Sequence[SkillEntry]

@@ -131,7 +131,7 @@ async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
     """Return what providers list; they are asked at the same time, and a failure costs the provider's own skills."""
     if not asked:
         return []
-    replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES)) for each in asked))
+    replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES + 1)) for each in asked))
     found = [_checked_listing(each, reply) for each, reply in zip(asked, replies, strict=True)]
     for each, listed in zip(asked, found, strict=True):
         await _locate(each, listed)

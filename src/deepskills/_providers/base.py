@@ -100,6 +100,9 @@ class SkillProvider:
     executes: frozenset[str] = frozenset()
     """Names of tools that execute code; while a skill of it is in use and it is not trusted, they ask a human first."""
 
+    is_personal: bool = False
+    """Whether it gives each user other skills; if so, nothing that a thread knows stands in where it fails."""
+
     via: ClassVar[str] = "provider"
     """How its skills come, for people, where they are not trusted."""
 

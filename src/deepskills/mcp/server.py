@@ -38,7 +38,8 @@ from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
-from deepskills._providers.ask import NOBODY
+from deepskills._providers.ask import Caller
+from deepskills._providers.base import SkillProvider
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
@@ -149,9 +150,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         self._sources = sources
         self._max_depth = max_depth
         self._readings = Readings()
-        # Who judges visibility may answer each request in another way.
+        # Who judges visibility may answer each request in another way; a provider may give each user other skills.
         judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
-        self._is_fixed = is_backend(backend) and not callable(sources) and not judged
+        varies = judged or callable(sources) or any(isinstance(source, SkillProvider) for source in sources)
+        self._is_fixed = is_backend(backend) and not varies
         self._known: _Shelf | None = None
         self._looking: asyncio.Lock | None = None
         self._told: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_TOLD)
@@ -306,7 +308,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         sources = parse_sources(await _given(self._sources, ctx) if callable(self._sources) else self._sources)
-        plan = discover(sources, max_depth=self._max_depth, readings=self._readings, catalogs=Catalogs(self._readings))
+        caller = Caller(lambda: ctx)
+        catalogs = Catalogs(self._readings)
+        plan = discover(sources, max_depth=self._max_depth, readings=self._readings, catalogs=catalogs, caller=caller)
         started = time.monotonic()
         found = await adrive(plan, lambda: backend, None, backend)
         now = time.monotonic()
@@ -328,7 +332,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
                 entries[entry.name] = entry
         # A library that takes long to read is not read again for every few pages.
         expires = now + max(TTL_MS / 1000, PATIENCE * (now - started))
-        return _Shelf(backend, sources, entries, expires, self._report, read)
+        return _Shelf(backend, sources, caller, entries, expires, self._report, read)
 
     def _report(self, name: str, reason: str) -> None:
         """Log once why a skill is not served."""
@@ -381,6 +385,9 @@ class _Shelf:
 
     backend: Any
     sources: Sequence[Source]
+    caller: Caller
+    """The request, for providers."""
+
     entries: Mapping[str, SkillEntry]
     expires: float
     report: Callable[[str, str], None]
@@ -480,7 +487,7 @@ class _Shelf:
         return await self._driven(entry, read_asset_bytes(entry.skill, path, "all"))
 
     async def _driven(self, entry: SkillEntry, plan: Plan[ResultT]) -> ResultT:
-        return await adrive(read_from(self.sources, entry, plan, NOBODY), lambda: self.backend, None, self.backend)
+        return await adrive(read_from(self.sources, entry, plan, self.caller), lambda: self.backend, None, self.backend)
 
 
 def _is_shown(path: str) -> bool:

@@ -162,7 +162,7 @@ def test_nested_skills_are_files_of_the_outer_and_skills_of_their_own(tmp_path: 
     outer["files"]["inner/SKILL.md"] = inner["files"]["SKILL.md"]
     said = book(tmp_path, skills={"skill://team/report/inner/SKILL.md": inner, REPORT: outer})
     with host({"docs": said}) as skills:
-        assert names(skills) == ["docs:report", "docs:inner"]
+        assert names(skills) == ["docs:inner", "docs:report"]
         assert b'name: "report"' in opened(skills, SKILL)
         assert b'name: "inner"' in opened(skills, "/docs/team/report/inner/SKILL.md")
 
@@ -211,7 +211,7 @@ def test_one_bad_entry_costs_no_other(tmp_path: Path) -> None:
     }
     said.write()
     with host({"docs": said}) as skills:
-        assert names(skills) == ["docs:report", "docs:loud"]
+        assert names(skills) == ["docs:loud", "docs:report"]
         assert sorted(codes(skills)) == ["mcp-entry-invalid"] * 4 + ["mcp-too-large"] * 2
         assert isinstance(opened(skills, "/docs/x/loud/SKILL.md"), bytes)
 

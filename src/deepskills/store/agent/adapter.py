@@ -9,40 +9,12 @@ from deepagents.backends import BackendProtocol
 from langchain.agents.middleware.types import ContextT, ResponseT
 
 from deepskills import SkillsMiddleware
-from deepskills._prompt.messages import PathNames
-from deepskills.store.agent.backend import (
-    MEMORY_BYTES,
-    Memory,
-    UserOfRun,
-    View,
-    with_mount,
-    without_roots,
-)
 from deepskills.store.agent.mount import mounted
+from deepskills.store.agent.provider import MEMORY_BYTES, StoreProvider, UserOfRun
 from deepskills.store.agent.usage import UsageRecorder
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.listings import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
-
-
-class StoredPaths(PathNames):
-    """Paths of skills in a store: nobody can use the directories of users, whose names are digests."""
-
-    def __init__(self) -> None:
-        self.is_mounted = False
-        """Whether the agent's file tools can read them."""
-
-    def are_readable(self) -> bool:
-        """Whether a load names files by path: only if the agent's file tools can read them."""
-        return self.is_mounted
-
-    def shown(self, text: str) -> str:
-        """Return a text with paths as the agent's file tools take them; without a mount, none works."""
-        return with_mount(text) if self.is_mounted else without_roots(text)
-
-    def logged(self, text: str) -> str:
-        """Return a text without the directories of users."""
-        return without_roots(text)
 
 
 class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
@@ -67,17 +39,12 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         groups_of: Returns the groups that a user is in; sync or async.
         approval: Show other users' public skills only if an operator approved their current revision.
         record_usage: Count loads and other events in the store, in the background.
-        user_secret: Checkpoints tell a thread's users apart by a digest of the user id, which neither the model nor the
-            log sees. With a secret, nobody who reads checkpoints can find out whose digest it is by trying ids. It must
-            be the same in all processes that share threads; with another one, loaded skills are loaded again.
         options: The options of `SkillsMiddleware`, except `backend` and `sources`.
 
     Raises:
         TypeError: If an option is unknown.
         ValueError: If an option has a value that it cannot have.
     """
-
-    has_directories = False
 
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
@@ -91,31 +58,26 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         groups_of: GroupsOf | None = None,
         approval: ApprovalRule = False,
         record_usage: bool = False,
-        user_secret: str | bytes | None = None,
         **options: Any,  # noqa: ANN401 - the options of SkillsMiddleware
     ) -> None:
         taken = sorted({"backend", "sources"} & options.keys())
         if taken:
             raise TypeError(f"The adapter sets {' and '.join(taken)} itself, so that skills come from the database.")
         chosen = None if skill_ids is None else tuple(key for given in skill_ids if (key := as_id(given)) is not None)
-        view = View(
-            user_id=user_id,
-            session_factory=db_session_factory,
+        self._provider = StoreProvider(
+            user_id,
+            db_session_factory,
             # Skills that were named are wanted, whoever published them.
             chosen=Filter(EVERYTHING if include_public or chosen is not None else TRUSTED, skill_ids=chosen),
-            memory=Memory(memory_bytes),
-            pins=dict(versions or {}),
+            pins=versions or {},
             policy=Policy(groups_of=groups_of, approval=approval),
-            secret=user_secret.encode() if isinstance(user_secret, str) else user_secret or b"",
+            memory_bytes=memory_bytes,
         )
-        self._view = view
         self._recorder: UsageRecorder | None = None
         if record_usage:
-            self._recorder = UsageRecorder(view)
+            self._recorder = UsageRecorder(self._provider)
             options["extensions"] = [*options.get("extensions", ()), self._recorder]
-        self._paths = self._stored_paths = StoredPaths()
-        # Functions of the runtime, so that every run looks again: another user may resume the thread.
-        super().__init__(backend=view.backend_for, sources=view.sources_for, **options)
+        super().__init__(sources=[self._provider], **options)
 
     def mounted(self, backend: BackendProtocol) -> BackendProtocol:
         """Return the backend to pass to `create_deep_agent`: the agent's own, with the user's skills at their paths.
@@ -126,8 +88,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         Args:
             backend: The agent's own backend, for all other paths.
         """
-        self._stored_paths.is_mounted = True
-        return mounted(self._view, backend)
+        return mounted(self._provider, backend)
 
     async def flush_usage(self) -> None:
         """Wait until all usage so far is in the store; call this before the process ends."""

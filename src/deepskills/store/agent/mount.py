@@ -4,13 +4,17 @@ A load names files by path. In `create_deep_agent` the model opens such a path w
 which go to the agent's own backend, and that has no skills of the store. `mounted` adds a read-only backend for the
 paths of skills. Each call decides again, from its run, whose skills it shows: a path of another user is not found,
 whoever wrote it into the conversation.
+
+deepagents calls a backend with paths alone, and LangGraph tells it neither the run's state nor its tool call. So the
+middleware leaves the runtime, what is loaded and what is hidden in `call_in_progress` while a tool runs.
 """
 
 import asyncio
 import fnmatch
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from deepagents.backends import BackendProtocol, CompositeBackend
@@ -36,7 +40,7 @@ from deepskills._io.backends import call_in_progress
 from deepskills._io.bridge import bridge
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
-from deepskills.store.agent.backend import SOURCE_ROOT, StoreBackend, View, with_mount
+from deepskills.store.agent.provider import StoredSkill, StoreProvider
 
 logger = logging.getLogger("deepskills")
 
@@ -52,9 +56,14 @@ READ_ONLY = "Skills of the store cannot be changed with file tools."
 """The answer to a write."""
 
 
-def mounted(view: View, backend: BackendProtocol) -> CompositeBackend:
-    """Return a backend that shows a view's skills at their paths, and `backend` everywhere else."""
-    return CompositeBackend(default=backend, routes={f"{SOURCE_ROOT}/": MountedSkills(view)})
+SOURCE_ROOT = "/skills"
+"""The directory below which file tools find the skills of the run's user, each by its name."""
+
+
+def mounted(provider: StoreProvider, backend: BackendProtocol) -> CompositeBackend:
+    """Return a backend that shows a store's skills at their paths, and `backend` everywhere else."""
+    provider.mount(SOURCE_ROOT)
+    return CompositeBackend(default=backend, routes={f"{SOURCE_ROOT}/": MountedSkills(provider)})
 
 
 class MountedSkills(BackendProtocol):
@@ -65,8 +74,8 @@ class MountedSkills(BackendProtocol):
 
     is_read_only = True
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, provider: StoreProvider) -> None:
+        self._provider = provider
 
     async def als(self, path: str) -> LsResult:
         """List a directory."""
@@ -164,11 +173,21 @@ class MountedSkills(BackendProtocol):
         # For every call, from its own run: nothing of one user is kept for the next.
         call = call_in_progress.get()
         # Without one, the caller is a tool of an agent that has no skills.
-        return (
-            Shelf(self._view.backend_for(_runtime()))
-            if call is None
-            else Shelf(self._view.backend_for(call.runtime), call.loaded, hidden)
-        )
+        if call is None:
+            return Shelf(self._provider, self._provider.owner(_runtime()))
+        return Shelf(self._provider, self._provider.owner(call.runtime), call.loaded, hidden)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a skill."""
+
+    skill: StoredSkill
+    path: str
+    """Its path in the skill."""
+
+    size: int = 0
+    """How many bytes it has; of a `SKILL.md`, nobody has asked yet."""
 
 
 class Shelf:
@@ -178,73 +197,92 @@ class Shelf:
     started it. Nor are skills whose name another takes: the model could not load them either.
     """
 
-    def __init__(self, store: StoreBackend, loaded: Sequence[str] = (), hidden: frozenset[str] = frozenset()) -> None:
-        self._store = store
+    def __init__(
+        self,
+        provider: StoreProvider,
+        owner: str | None,
+        loaded: Sequence[str] = (),
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
+        self._provider = provider
+        self._owner = owner
         self._loaded = loaded
         self._hidden = hidden - {*loaded}
+        self._skills: Mapping[str, StoredSkill] | None = None
 
     async def entries(self, path: str) -> list[FileInfo] | None:
         """Return the entries of a directory; `None` if it does not exist."""
-        listing = await self._store.als(self._outside(path))
-        if listing.entries is None or not self._shows(path):
-            return None
-        entries: list[Any] = listing.entries
-        found = [FileInfo(path=self._inside(entry["path"]), is_dir=entry.get("is_dir", False)) for entry in entries]
-        return [entry for entry in found if self._shows(entry["path"])]
+        base = _base(path)
+        if base == "/":
+            return [FileInfo(path=f"/{name}", is_dir=True) for name in sorted(await self._visible())]
+        found: dict[str, bool] = {}
+        for file in await self._files_of(path):
+            if file.startswith(base):
+                name, _, below = file.removeprefix(base).partition("/")
+                found[f"{base}{name}"] = bool(below)
+        return [FileInfo(path=entry, is_dir=is_dir) for entry, is_dir in sorted(found.items())] or None
 
-    async def contents(self, paths: Sequence[str]) -> list[FileDownloadResponse]:
-        """Return whole files."""
-        shown = [path for path in paths if self._shows(path)]
-        replies = await self._store.adownload_files([self._outside(path) for path in shown])
-        found = dict(zip(shown, replies, strict=True))
-        missing = FileDownloadResponse(path="", error="file_not_found")
-        return [
-            FileDownloadResponse(path=path, content=reply.content, error=reply.error)
-            for path, reply in ((path, found.get(path, missing)) for path in paths)
-        ]
-
-    async def within_bytes(self, paths: Sequence[str], at_most: int) -> list[str]:
-        """Return those files, in order, that have so many bytes together at most; one that does not fit is left out."""
-        sizes = await self._store.asizes([self._outside(path) for path in paths])
-        chosen = []
-        for path in paths:
-            size = sizes.get(self._outside(path), 0)
-            if size <= at_most:
-                at_most -= size
-                chosen.append(path)
-        return chosen
-
-    def _shows(self, path: str) -> bool:
-        directory = path.strip("/").partition("/")[0]
-        return "~" not in directory and directory not in self._hidden
-
-    async def files(self, path: str | None) -> list[str]:
+    async def files(self, path: str | None) -> dict[str, _File]:
         """Return the files at and below a path; above the skills, all files of loaded ones and the texts of others."""
-        given = (path or "/").rstrip("/")
-        if given:
-            return sorted(await self._below(given) or [given])[:MAX_SEARCHED]
+        base = _base(path)
+        if base != "/":
+            files = await self._files_of(base)
+            return _first({each: file for each, file in files.items() if f"{each}/".startswith(base)})
         # All files of all skills would be the whole database.
-        found: dict[str, None] = {}
-        skills = [entry["path"] for entry in await self.entries("/") or []]
-        for skill in (f"/{name}" for name in self._loaded if f"/{name}" in skills):
-            found |= dict.fromkeys(await self._below(skill))
-        found |= dict.fromkeys(f"{skill}/{SKILL_FILE}" for skill in skills)
-        return sorted(list(found)[:MAX_SEARCHED])
+        skills = await self._visible()
+        found: dict[str, _File] = {}
+        for name in self._loaded:
+            if name in skills and len(found) < MAX_SEARCHED:
+                found |= await self._files_of(name)
+        return _first(found | {f"/{name}/{SKILL_FILE}": _File(skill, SKILL_FILE) for name, skill in skills.items()})
 
-    async def _below(self, path: str) -> list[str]:
-        found: list[str] = []
-        frontier = [path]
-        while frontier and len(found) < MAX_SEARCHED:
-            entries = await self.entries(frontier.pop()) or []
-            frontier += [entry["path"] for entry in entries if entry.get("is_dir")]
-            found += [entry["path"] for entry in entries if not entry.get("is_dir")]
+    async def located(self, paths: Sequence[str]) -> dict[str, _File]:
+        """Return what paths name, if it may be a file; only reading it tells."""
+        skills, found = await self._visible(), {}
+        for path in paths:
+            name, _, below = path.strip("/").partition("/")
+            if below and name in skills:
+                found[path] = _File(skills[name], below)
         return found
 
-    def _outside(self, path: str) -> str:
-        return f"{self._store.root}/{path.strip('/')}".rstrip("/")
+    async def contents(self, files: Mapping[str, _File]) -> dict[str, bytes]:
+        """Return whole files, the texts of all skills with one query; those that are not there are left out."""
+        texts = {path: file.skill.head for path, file in files.items() if file.path == SKILL_FILE}
+        found = await self._provider.texts([*texts.values()], self._owner) if texts else {}
+        contents = {path: found[head.id] for path, head in texts.items() if head.id in found}
+        for path, file in files.items():
+            if path not in texts:
+                content = await self._provider.content(file.skill.head, file.path, self._owner)
+                contents |= {path: content} if content is not None else {}
+        return contents
 
-    def _inside(self, path: str) -> str:
-        return path.removeprefix(self._store.root)
+    async def within_bytes(self, files: Mapping[str, _File], at_most: int) -> dict[str, _File]:
+        """Return those files, in order, that have so many bytes together at most; one that does not fit is left out."""
+        texts = [file.skill.head for file in files.values() if file.path == SKILL_FILE]
+        lengths = await self._provider.ask(self._owner, lambda reader, _: reader.text_sizes(texts)) if texts else {}
+        chosen = {}
+        for path, file in files.items():
+            size = lengths.get(file.skill.head.id, 0) if file.path == SKILL_FILE else file.size
+            if size <= at_most:
+                at_most -= size
+                chosen[path] = file
+        return chosen
+
+    async def _visible(self) -> Mapping[str, StoredSkill]:
+        if self._skills is None:
+            seen = await self._provider.visible(self._owner)
+            self._skills = {name: skill for name, skill in seen.by_name.items() if name not in self._hidden}
+        return self._skills
+
+    async def _files_of(self, path: str) -> dict[str, _File]:
+        """Return the files of the skill that a path belongs to."""
+        name = path.strip("/").partition("/")[0]
+        skill = (await self._visible()).get(name)
+        if skill is None:
+            return {}
+        sizes = await self._provider.paths(skill.head, self._owner)
+        files = [_File(skill, SKILL_FILE), *(_File(skill, own, size) for own, size in sizes.items())]
+        return {f"/{name}/{file.path}": file for file in files}
 
 
 Work: TypeAlias = Callable[[Shelf], Coroutine[Any, Any, ResultT]]
@@ -261,11 +299,11 @@ def _listed(path: str) -> Work[LsResult]:
 
 def _read(path: str, offset: int, limit: int) -> Work[ReadResult]:
     async def work(shelf: Shelf) -> ReadResult:
-        (reply,) = await shelf.contents([path])
-        if reply.content is None:
+        content = (await shelf.contents(await shelf.located([path]))).get(path)
+        if content is None:
             return ReadResult(error=f"File '{SOURCE_ROOT}{path}' not found")
         try:
-            data = create_file_data(reply.content.decode())
+            data = create_file_data(content.decode())
         except UnicodeDecodeError:
             return ReadResult(error=f"File '{SOURCE_ROOT}{path}' is not text")
         return slice_read_response(data, offset, limit)
@@ -279,9 +317,9 @@ def _searched(pattern: str, path: str | None, glob: str | None, max_count: int |
         # By their sizes, before any is read: five hundred files may be gigabytes.
         chosen = await shelf.within_bytes(listed, MAX_SEARCHED_BYTES)
         files = {}
-        for reply in await shelf.contents(chosen):
+        for file, content in (await shelf.contents(chosen)).items():
             try:
-                files[reply.path] = create_file_data((reply.content or b"").decode())
+                files[file] = create_file_data(content.decode())
             except UnicodeDecodeError:
                 continue
         found = await asyncio.to_thread(
@@ -297,7 +335,7 @@ def _searched(pattern: str, path: str | None, glob: str | None, max_count: int |
 
 def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
     async def work(shelf: Shelf) -> GlobResult:
-        base = f"{(path or '/').rstrip('/')}/"
+        base = _base(path)
         listed = await shelf.files(path)
         matches = [each for each in listed if _fits(each.removeprefix(base), pattern)]
         found = GlobResult(matches=[FileInfo(path=each, is_dir=False) for each in matches])
@@ -310,9 +348,24 @@ def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
 
 def _downloaded(paths: list[str]) -> Work[list[FileDownloadResponse]]:
     async def work(shelf: Shelf) -> list[FileDownloadResponse]:
-        return await shelf.contents(paths)
+        found = await shelf.contents(await shelf.located(paths))
+        return [
+            FileDownloadResponse(path=path, content=found[path])
+            if path in found
+            else FileDownloadResponse(path=path, error="file_not_found")
+            for path in paths
+        ]
 
     return work
+
+
+def _base(path: str | None) -> str:
+    """Return what the paths below a directory begin with."""
+    return f"/{(path or '').strip('/')}/".replace("//", "/")
+
+
+def _first(files: Mapping[str, _File]) -> dict[str, _File]:
+    return {path: files[path] for path in sorted(list(files)[:MAX_SEARCHED])}
 
 
 def _runtime() -> ToolRuntime[Any, Any]:
@@ -350,7 +403,7 @@ def _download_failed(paths: list[str]) -> Callable[[str], list[FileDownloadRespo
 
 def _told(error: Exception) -> str:
     """Return what the model reads about a failure; the log has the same."""
-    told = with_mount(f"The skills of the store cannot be read now: {type(error).__name__}: {one_line(str(error))}")
+    told = f"The skills of the store cannot be read now: {type(error).__name__}: {one_line(str(error))}"
     logger.error(told)
     return told
 

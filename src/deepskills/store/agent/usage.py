@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from deepskills import SkillEvent, SkillExtension
 from deepskills._io.bridge import bridge
 from deepskills.extensions import UsageEvent
-from deepskills.store.agent.backend import AgentReader, View
+from deepskills.store.agent.provider import StoreProvider
+from deepskills.store.agent.reader import AgentReader
 from deepskills.store.db.engine import SessionFactory, bridged_engines, unavailable
 from deepskills.store.rules import UserId
 from deepskills.store.service import SkillService
@@ -30,8 +31,8 @@ Event = dict[str, Any]
 class UsageRecorder(SkillExtension):
     """Hears the skill events of an agent's runs and counts them in the store."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, provider: StoreProvider) -> None:
+        self._provider = provider
         self._lock = threading.Lock()
         self._waiting: list[tuple[AsyncSession, str | None, Event]] = []
         self._is_writing = False
@@ -39,14 +40,14 @@ class UsageRecorder(SkillExtension):
 
     def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
         """Return a recorder for the same store without the waiting events, so that those are written once."""
-        return UsageRecorder(self._view)
+        return UsageRecorder(self._provider)
 
     def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
         """Record an event; it is written later."""
-        owner = self._view.owner(runtime)
-        known = self._view.memory.skill_id(owner, event.skill)
+        owner = self._provider.owner(runtime)
+        known = self._provider.skill_id(owner, event.skill)
         # Opened now, although used later: the choice of database may depend on the run's context.
-        entry = (self._view.session_factory(), owner, {**event.as_dict(), "skill_id": known})
+        entry = (self._provider.session_factory(), owner, {**event.as_dict(), "skill_id": known})
         with self._lock:
             if len(self._waiting) >= MAX_WAITING:
                 logger.warning("Usage of a skill was not counted: %d events are waiting for the database", MAX_WAITING)
@@ -90,7 +91,7 @@ class UsageRecorder(SkillExtension):
         try:
             async with session:
                 bridged_engines.adopt(session)
-                await AgentReader(session, policy=self._view.policy).record_usage(events, owner)
+                await AgentReader(session, policy=self._provider.policy).record_usage(events, owner)
         except Exception as error:  # noqa: BLE001 - counting must not end anything
             failure = unavailable(error) or error
             logger.error("Use of skills was not counted (%d events): %s", len(events), failure)  # noqa: TRY400 - the message says it all

@@ -27,8 +27,8 @@ from store_support import (
     with_service,
 )
 
-from deepskills import SkillSummary, read_skill
-from deepskills._catalog import discovery
+from deepskills._providers import ask
+from deepskills._skillmd.read import read_fields
 from deepskills.store import (
     DatabaseSkillAdapter,
     SkillFileCreate,
@@ -37,9 +37,7 @@ from deepskills.store import (
     create_store_engine,
     migrations,
 )
-from deepskills.store.agent import backend, usage
-from deepskills.store.agent.backend import View
-from deepskills.store.db.listings import Filter
+from deepskills.store.agent import reader, usage
 from support import Conversation, Mode, load
 
 
@@ -60,22 +58,6 @@ def statements(sessions: Sessions) -> Iterator[list[str]]:
     event.listen(engine, "before_cursor_execute", note)
     yield seen
     event.remove(engine, "before_cursor_execute", note)
-
-
-def read_all(mode: Mode, sessions: Sessions, **options: Any) -> list[SkillSummary | None]:
-    """Return the summaries that a run would read, through a backend made for it."""
-    view = View(user_id="alice", session_factory=sessions, chosen=Filter(), pins={}, **options)
-    backend = view.backend_for(None)
-    root = view.sources_for(None)[0].path
-    if mode == "sync":
-        entries = backend.ls(root).entries or []
-        return backend.skill_summaries([f"{entry['path']}/SKILL.md" for entry in entries])
-
-    async def scenario() -> list[SkillSummary | None]:
-        listed = (await backend.als(root)).entries or []
-        return await backend.askill_summaries([f"{entry['path']}/SKILL.md" for entry in listed])
-
-    return asyncio.run(scenario())
 
 
 def test_a_run_reads_no_bodies(mode: Mode, any_sessions: Sessions) -> None:
@@ -100,31 +82,49 @@ def test_a_run_reads_no_bodies(mode: Mode, any_sessions: Sessions) -> None:
     assert talk.state["skills_problems"] == []
 
 
-def test_summaries(mode: Mode, any_sessions: Sessions) -> None:
-    """A summary is the file up to the end of its frontmatter, as written or generated, with a digest per revision."""
-    written = "---\nname: written # kept\ndescription: Does it.\n---\n"
-    plain, other = seed(
-        any_sessions, "alice", draft("plain", tags=["t"]), draft("written", frontmatter=written, description="Does it.")
-    )
-    before = [item for item in read_all(mode, any_sessions) if item is not None]
-    assert [item.frontmatter for item in before] == [
-        b"---\nname: plain\ndescription: Does plain.\nmetadata:\n  tags: t\n---\n",
-        written.encode(),
-    ]
-    with_service(any_sessions, lambda service: service.update_skill(plain.id, SkillUpdate(content="new"), "alice"))
-    after = [item for item in read_all(mode, any_sessions) if item is not None]
-    assert after[0].digest != before[0].digest
-    assert after[1] == before[1]
-    assert other.name in after[1].path
-
-
-def test_a_long_frontmatter_is_not_read(mode: Mode, any_sessions: Sessions) -> None:
-    """Of a frontmatter that is too long for every run the name and the description stand for it."""
+def test_what_is_listed(mode: Mode, any_sessions: Sessions) -> None:
+    """A run has what frontmatter says, as written or from the store's own values; nothing of it is a path."""
+    written = "---\nname: written # kept\ndescription: Does it.\nlicense: MIT\nmetadata:\n  team: one\n---\n"
     long = f"---\nname: long\ndescription: Does long.\nlicense: {'x' * 30_000}\n---\n"
-    seed(any_sessions, "alice", draft("long", frontmatter=long))
-    (summary,) = read_all(mode, any_sessions)
-    assert summary is not None
-    assert summary.frontmatter == b"---\nname: long\ndescription: Does long.\n---\n"
+    plain, _, other = seed(
+        any_sessions,
+        "alice",
+        draft("plain", tags=["t"]),
+        draft("long", frontmatter=long),
+        draft("written", frontmatter=written, description="Does it."),
+    )
+    talk = Conversation(mode, DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions))
+    talk.say("ok")
+    found = {skill["name"]: skill for skill in talk.state["skills_metadata"]}
+    assert [*found] == ["long", "plain", "written"]
+    assert (found["plain"]["description"], found["plain"]["metadata"]) == ("Does plain.", {"tags": "t"})
+    assert (found["written"]["license"], found["written"]["metadata"]) == ("MIT", {"team": "one"})
+    # What is too long for every run is read when it is loaded.
+    assert (found["long"]["description"], found["long"]["license"]) == ("Does long.", None)
+    assert [found[name]["path"] for name in ("plain", "written")] == [
+        f"skill://Database/{skill.id}/SKILL.md" for skill in (plain, other)
+    ]
+    assert talk.state["skills_problems"] == []
+
+
+def test_one_reading_for_all_users(mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one user's run made of a listed skill, another user's does not make again."""
+    seed(any_sessions, None, *(draft(f"s{number}") for number in range(4)))
+    made: list[str] = []
+
+    def read(fields: Any, *, path: str) -> Any:
+        made.append(path)
+        return read_fields(fields, path=path)
+
+    monkeypatch.setattr("deepskills._catalog.catalog.read_fields", read)
+    adapter: Any = DatabaseSkillAdapter(
+        user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
+    )
+    for user in ("alice", "bob", "carol"):
+        talk = Conversation(mode, adapter)
+        talk.say("ok", context={"user": user})
+        assert names(talk.state) == [f"s{number}" for number in range(4)]
+    assert len(made) == 4
 
 
 def test_edits_are_seen_at_the_next_run(mode: Mode, any_sessions: Sessions) -> None:
@@ -266,8 +266,8 @@ def test_strangers_come_by_choice(mode: Mode, any_sessions: Sessions) -> None:
 
 def test_nobody_pushes_a_users_skills_out(mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are more skills than a run can see, the user's own and the system's are among those it sees."""
-    monkeypatch.setattr(backend, "MAX_HEADS", 3)
-    monkeypatch.setattr(discovery, "MAX_DIRECTORIES", 3)
+    monkeypatch.setattr(reader, "MAX_HEADS", 3)
+    monkeypatch.setattr(ask, "MAX_DIRECTORIES", 3)
     seed(any_sessions, "mallory", *(draft(f"a{number}", is_public=True) for number in range(5)))
     seed(any_sessions, "alice", draft("zebra"))
     seed(any_sessions, None, draft("yak"))
@@ -327,30 +327,6 @@ def test_what_is_known_is_known_of_one_database(mode: Mode, tmp_path: Path) -> N
         current.append(tenants[number])
         talk.say("ok")
         assert names(talk.state) == [f"of-{number}"]
-
-
-def test_files_are_parsed_once_for_all_users(
-    mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What one user's run parsed, another user's does not parse again, and each has paths of their own."""
-    seed(any_sessions, None, *(draft(f"s{number}") for number in range(4)))
-    parsed: list[str] = []
-
-    def read(content: bytes, *, path: str) -> Any:
-        parsed.append(path)
-        return read_skill(content, path=path)
-
-    monkeypatch.setattr("deepskills._catalog.catalog.read_skill", read)
-    adapter: Any = DatabaseSkillAdapter(
-        user_id=lambda runtime: runtime.context["user"], db_session_factory=any_sessions
-    )
-    paths = set()
-    for user in ("alice", "bob", "carol"):
-        talk = Conversation(mode, adapter)
-        talk.say("ok", context={"user": user})
-        paths.add(tuple(skill["path"] for skill in talk.state["skills_metadata"]))
-        assert names(talk.state) == [f"s{number}" for number in range(4)]
-    assert (len(parsed), len(paths)) == (4, 3)
 
 
 BOTH_WAYS = """
