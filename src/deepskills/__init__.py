@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SkillShadow,
         SkillUnloaded,
     )
+    from deepskills._middleware.explain import SkillExplanation, SkillStage
     from deepskills._middleware.extension import (
         Answer,
         LoadedSkill,
@@ -86,6 +87,7 @@ __all__ = [
     "SkillCost",
     "SkillEntry",
     "SkillEvent",
+    "SkillExplanation",
     "SkillExtension",
     "SkillFile",
     "SkillFileNotFoundError",
@@ -109,6 +111,7 @@ __all__ = [
     "SkillSentBack",
     "SkillShadow",
     "SkillSource",
+    "SkillStage",
     "SkillUnloaded",
     "SkillsError",
     "SkillsHost",
@@ -144,6 +147,7 @@ _MODULES = {
     "SkillCost": "deepskills._middleware.events",
     "SkillEntry": "deepskills._catalog.catalog",
     "SkillEvent": "deepskills._middleware.events",
+    "SkillExplanation": "deepskills._middleware.explain",
     "SkillExtension": "deepskills._middleware.extension",
     "SkillFile": "deepskills._middleware.extension",
     "SkillFileNotFoundError": "deepskills._errors",
@@ -167,6 +171,7 @@ _MODULES = {
     "SkillSentBack": "deepskills._middleware.events",
     "SkillShadow": "deepskills._middleware.events",
     "SkillSource": "deepskills._catalog.sources",
+    "SkillStage": "deepskills._middleware.explain",
     "SkillUnloaded": "deepskills._middleware.events",
     "SkillsError": "deepskills._errors",
     "SkillsHost": "deepskills._middleware.extension",

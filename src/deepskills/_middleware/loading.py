@@ -89,6 +89,7 @@ from deepskills._middleware.state import (
     unload_mark,
     unload_update,
 )
+from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL, Turn, after_calls, decide_in_turn, turn_of
 from deepskills._middleware.visibility import shelf_of
 from deepskills._prompt.messages import (
@@ -285,6 +286,8 @@ async def settle(
     if tool is not None:
         return Settled(outcome, {"messages": [tool_message(run, tool, reply)]})
     run.problems += _problems_of(outcome, reply, wish.entry.path)
+    if reply.reason is not None:
+        run.collect(trace(wish.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
     return Settled(outcome)
 
 
@@ -387,6 +390,8 @@ def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str |
         # The call that a permit was for has been made.
         permits = {"skills_context": {"permits": {ready.name: None}}}
         messages = [tool_message(run, tool, reply)]
+        if not answer.is_error:
+            messages[0].additional_kwargs[MARK] = {"event": "answered"}
     else:
         if answer.permits_call:
             permit = {"arguments": ready.arguments, "turn": run.thread.turn}
@@ -406,6 +411,8 @@ def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
         name=tool,
         tool_call_id=run.runtime.tool_call_id or "",
         status="error" if reply.is_error else "success",
+        # The reason of a refusal, which changes no state, for the hook that runs next (`observe_turn`).
+        additional_kwargs={MARK: {"event": "refused", "reason": reply.reason}} if reply.reason is not None else {},
     )
 
 

@@ -53,6 +53,7 @@ from deepskills._middleware.config import (
     refusing_unknown,
 )
 from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, record_answer, with_ends
+from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, judged_asset
 from deepskills._middleware.extra_tools import ExtraTools, check_names
@@ -238,6 +239,36 @@ class Services:
         run = Run(replace(self._settings, backend=backend, sources=tuple(sources)), {}, runtime)
         shelf = await run.aperform(shelf_of(run, found))
         return shelf.visible, lambda entry, path: run.aperform(judged_asset(run, entry, path))
+
+    def explain(
+        self, state: Mapping[str, Any], name: str | None = None, runtime: object = None
+    ) -> list[SkillExplanation]:
+        """Return for each skill how far it came on a thread, and why no further; with `name`, of that skill alone.
+
+        Args:
+            state: `agent.get_state(config).values`.
+            name: A skill's name; a file that another skill of its name replaces is explained as well, behind it.
+            runtime: For functions of the runtime (`visibility`, `sources`, `backend`); without one, what they said in
+                the thread's latest run counts.
+
+        Raises:
+            TypeError: If `state` is not the values of a state.
+        """
+        run, has_runtime = self._run_to_explain(state, runtime)
+        return run.perform(explain_skills(run, name, self._section, has_runtime=has_runtime))
+
+    async def aexplain(
+        self, state: Mapping[str, Any], name: str | None = None, runtime: object = None
+    ) -> list[SkillExplanation]:
+        """Return for each skill how far it came on a thread, without blocking; see `explain`."""
+        run, has_runtime = self._run_to_explain(state, runtime)
+        return await run.aperform(explain_skills(run, name, self._section, has_runtime=has_runtime))
+
+    def _run_to_explain(self, state: Mapping[str, Any], runtime: object) -> tuple[Run, bool]:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be `agent.get_state(config).values`, got {type(state).__name__}")
+        found = runtime or current_runtime()
+        return Run(self._settings, state, found), found is not None
 
     def model_messages(
         self, state: Mapping[str, Any], runtime: object, model: object = None

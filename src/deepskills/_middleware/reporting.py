@@ -22,6 +22,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.events import SkillEvent, SkillLoaded, SkillRefused, SkillUnloaded
 from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
+from deepskills._middleware.traces import trace
 from deepskills._prompt.messages import Reply, reply_to
 from deepskills._skillmd.problems import SOURCE_ERRORS
 from deepskills._skillmd.text import counted, one_line
@@ -125,6 +126,7 @@ def report(
 def report_unload(name: str, reason: str, run: Run) -> None:
     """Tell that the middleware itself unloaded a skill, and why."""
     record = run.thread.standing.records.get(name)
+    run.collect(trace(name, "unloaded", reason, by="system"))
     tell(SkillUnloaded(**origin_of(name, "system", record), reason=reason), run.runtime, run.settings.extensions)
 
 

@@ -89,6 +89,7 @@ from deepskills._middleware.tool_calls import (
     resolved_tools,
     skills_in_use,
 )
+from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
 from deepskills._middleware.workarounds import workspace_of
@@ -593,8 +594,11 @@ def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
 
 def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
     """Return the skills section as a run shows it, `loaded` being marked as such; empty if it is left out."""
-    if section is None:
-        return ""
+    return section.render(section_input(run, loaded)) if section is not None else ""
+
+
+def section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
+    """Return what the section of a run depends on."""
     shelf, settings = run.known_shelf, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     marked = loaded if run.shows_loaded else ()
@@ -607,18 +611,16 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
     space = run.workspace if run.workspace is not None else own
     paths = [source.path for source in shown]
     is_elsewhere = own is not None and space is not own
-    return section.render(
-        SectionInput(
-            catalog=shelf.catalog,
-            sources=shown,
-            errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
-            loaded={name: resources.get(name, []) for name in marked},
-            hidden=shelf.hidden,
-            replaced_list=_replaced_list(run),
-            tools=run.agent_tools,
-            out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),
-            read_only=frozenset(path for path in paths if space is not None and refuses_writes(space, path)),
-        )
+    return SectionInput(
+        catalog=shelf.catalog,
+        sources=shown,
+        errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
+        loaded={name: resources.get(name, []) for name in marked},
+        hidden=shelf.hidden,
+        replaced_list=_replaced_list(run),
+        tools=run.agent_tools,
+        out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),
+        read_only=frozenset(path for path in paths if space is not None and refuses_writes(space, path)),
     )
 
 
@@ -847,4 +849,5 @@ def tell_composed(composed: Composition, run: Run) -> None:
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
         before = run.thread.standing.records.get(name)
+        run.collect(trace(name, "unloaded", "lost", by="system", text=reason))
         tell(SkillUnloaded(**origin_of(name, "system", before), reason=reason), run.runtime, extensions)

@@ -106,6 +106,9 @@ class Shelf:
     shows_absent: Callable[[str], bool] = field(default=lambda _name: False)
     """Tells whether a skill of a name that is not in the catalog would be visible; not if nobody can tell."""
 
+    judges: Mapping[str, str] = field(default_factory=dict)
+    """Who hid a skill in this run: an extension's name, or nothing for the operator's function. Not for fixed rules."""
+
     @property
     def problems(self) -> Sequence[SkillProblem]:
         """What is wrong with sources and skills."""

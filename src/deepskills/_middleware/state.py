@@ -22,6 +22,8 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
   smallest request that it refused for its length while a text was put back.
 - `prefix`: what the latest request began with, to tell when it changes.
+- `trail`, `uses`, `hidden`, `shadowed`: what happened to skills and left no other mark, for `explain` alone
+  (`_middleware/traces.py`); bounded.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
 came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
@@ -118,6 +120,34 @@ def merge_sections(
     return {section: values for section, values in merged.items() if values}
 
 
+TRACES: Mapping[str, int] = {"trail": 24_000, "uses": 20_000, "hidden": 10_000, "shadowed": 10_000}
+"""The sections of the context that only explain, each with the bytes that it may take: together under 64 KiB."""
+
+MAX_TRACED = 200
+"""How many skills each of them holds."""
+
+
+def merge_context(
+    current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any] | None] | None
+) -> dict[str, dict[str, Any]]:
+    """Merge an update of the context; traces stay within their bounds, and the oldest leave."""
+    merged = merge_sections(current, update)
+    for section in TRACES.keys() & _mapping(update).keys():
+        if section in merged:
+            merged[section] = _newest(merged[section], TRACES[section])
+    return merged
+
+
+def _newest(traces: dict[str, Any], room: int) -> dict[str, Any]:
+    sizes = [len(json.dumps([name, value], default=str)) for name, value in traces.items()]
+    start, size = max(0, len(sizes) - MAX_TRACED), sum(sizes)
+    size -= sum(sizes[:start])
+    while size > room:
+        size -= sizes[start]
+        start += 1
+    return dict(itertools.islice(traces.items(), start, None)) if start else traces
+
+
 def _mapping(value: object) -> Mapping[Any, Any]:
     if value is None or isinstance(value, Mapping):
         return value or {}
@@ -182,7 +212,7 @@ class SkillsState(AgentState[Any]):
     skills_load_records: NotRequired[Annotated[dict[str, LoadRecord], PrivateStateAttr, merge_by_name]]
     """What is kept of each load: digest, token count, message."""
 
-    skills_context: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_sections]]
+    skills_context: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_context]]
     """What requests need to stay the same from call to call: see `Thread`."""
 
     skills_extensions: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_sections]]
@@ -214,7 +244,7 @@ _REDUCERS: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
     "skills_loaded": (merge_loaded, list),
     "skill_resources": (merge_by_name, dict),
     "skills_load_records": (merge_by_name, dict),
-    "skills_context": (merge_sections, dict),
+    "skills_context": (merge_context, dict),
     "skills_extensions": (merge_sections, dict),
     "pinned_skills": (merge_pins, list),
 }
@@ -306,10 +336,39 @@ class Brought(TypedDict):
     turn: str
 
 
+class Trace(TypedDict):
+    """What became of a skill that is not loaded."""
+
+    event: Literal["refused", "unloaded", "answered"]
+    code: NotRequired[str]
+    """The reason, as the event has it."""
+
+    by: NotRequired[str]
+    text: NotRequired[str]
+
+
+class HiddenTrace(TypedDict):
+    """How a skill was hidden from a run, and by whom."""
+
+    how: str
+    by: NotRequired[str]
+    code: NotRequired[str]
+
+
+class ShadowTrace(TypedDict):
+    """A skill that another one of its name replaced."""
+
+    name: str
+    winner: str
+
+
 _STRICT = ConfigDict(strict=True, extra="forbid")
 """As written, or not at all: a caller's nonsense must not be bent until it fits."""
 
-for _type in (TextEntry, Note, WaitingLoad, Permit, Brought, SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem):
+for _type in (
+    *(TextEntry, Note, WaitingLoad, Permit, Brought, Trace, HiddenTrace, ShadowTrace),
+    *(SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem),
+):
     with_config(_STRICT)(_type)
 
 _RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)
@@ -330,6 +389,10 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "brought": TypeAdapter(Brought),
     "disclosed": _TEXT,
     "problems": _PROBLEM,
+    "trail": TypeAdapter(Trace),
+    "uses": TypeAdapter(list[Annotated[str, Strict()]]),
+    "hidden": TypeAdapter(HiddenTrace),
+    "shadowed": TypeAdapter(ShadowTrace),
 }
 """What each section of `skills_context` holds by key."""
 
@@ -720,6 +783,8 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
             "told": {name: None},
             "loads": {name: None},
             "permits": {name: None},
+            "trail": {name: None},
+            "uses": {name: None},
         },
         "messages": [message],
     }

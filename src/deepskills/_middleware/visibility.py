@@ -19,7 +19,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.extension_calls import SkillRun, ask
-from deepskills._middleware.run import Run, Shelf, directory_name, unread_entry
+from deepskills._middleware.run import Run, Shelf, directory_name, name_of, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SkillProblem
@@ -40,7 +40,7 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.look.found
     problems = looked.problems if looked is not None else run.thread.problems
-    judged, unjudged = await _judged(run, catalog, _broken_skills(problems, catalog))
+    judged, unjudged, judges = await _judged(run, catalog, _broken_skills(problems, catalog))
     shows_absent = partial(_shows_absent, run.settings)
     # The usual case, on a path that each request takes: everything is visible.
     if not judged:
@@ -49,7 +49,9 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
         broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
         always = frozenset(name for name, how in judged.items() if how == "always")
         hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
-        run.shelf = Shelf(catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken, shows_absent)
+        run.shelf = Shelf(
+            catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken, shows_absent, judges
+        )
     # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
     return run.shelf
@@ -90,8 +92,8 @@ def _existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibility]
 
 async def _judged(
     run: Run, catalog: Catalog, broken: Sequence[SkillEntry]
-) -> tuple[Mapping[str, Visibility], frozenset[str]]:
-    """Return every skill that is not simply visible, and those of them that are off because a judgement failed.
+) -> tuple[Mapping[str, Visibility], frozenset[str], Mapping[str, str]]:
+    """Return every skill that is not simply visible, those that are off because a judgement failed, and who hid which.
 
     Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
     skill may be seen; that is not a reason to unload it for good.
@@ -101,21 +103,23 @@ async def _judged(
     # What is fixed is worked out once per catalog, not for every hook of every run.
     hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
-        hidden = await in_worker(lambda: _fixed_rules(catalog.entries, rule), len(catalog.entries))
+        hidden = await in_worker(lambda: fixed_rules(catalog.entries, rule), len(catalog.entries))
         rules.put(catalog.serial, dict(hidden))
     if not broken and not run.settings.has_judges:
-        return hidden, frozenset()
+        return hidden, frozenset(), {}
     entries = [*catalog.entries, *broken] if broken else catalog.entries
     if broken:
-        hidden = {**hidden, **_fixed_rules(broken, rule)}
+        hidden = {**hidden, **fixed_rules(broken, rule)}
     # Off because somebody said so. Only such a skill may be unloaded for good.
     decided = {name for name, how in hidden.items() if how == "off"}
     unjudged: set[str] = set()
+    judges: dict[str, str] = {}
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         # No limit: `backend_timeout` is about backends, and this calls the function once for every skill.
         reply = await Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
         ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
+        judges |= {name: "" for name, how in ruled.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
         hidden = _overruled(hidden, ruled)
         unjudged |= failed
         decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
@@ -126,11 +130,14 @@ async def _judged(
             # a skill as well.
             shelf = Shelf(catalog, {name: how for name, how in hidden.items() if how != "always"})
             given, failed = await _asked(run, extension, shelf, entries)
+            # By a judgement that failed only where nobody else hides the skill as strictly.
+            own = name_of(extension)
+            judges |= {name: own for name, how in given.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
             hidden = strictest(hidden, given)
             unjudged |= failed
             decided |= {name for name, how in given.items() if how == "off" and name not in failed}
     # Where one judge failed and another said "off", the decision stands.
-    return hidden, frozenset(unjudged - decided)
+    return hidden, frozenset(unjudged - decided), judges
 
 
 async def _asked(
@@ -169,7 +176,7 @@ def _overruled(author: Mapping[str, Visibility], operator: Mapping[str, Visibili
     return {**strictest(author, operator), **always}
 
 
-def _fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
+def fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
     """Return what frontmatter and a mapping say, for every skill that is not simply visible."""
     hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if entry.is_user_only}
     if not isinstance(rule, Mapping):

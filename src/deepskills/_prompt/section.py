@@ -236,17 +236,39 @@ class CatalogList:
 
     def render(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> str:
         """Return the list. Over a budget, hints go first, then descriptions shrink to a common cap; never a name."""
-        marked = {self._places[name]: _resources_line(files) for name, files in loaded.items() if name in self._places}
+        marked = self._marks(loaded)
         if budget is None:
             return _joined(self._whole, {place: self._marked(place, line) for place, line in marked.items()})
         changed = {place: self._marked(place, line) for place, line in marked.items()}
         if self._whole_length + _growth(self._whole, changed) <= budget:
             return _joined(self._whole, changed)
-        # The line about what is left out counts in the budget too.
-        note = shortened_line(len(self._entries), len(self._entries), searchable=searchable)
-        if self._hintless_length + _growth(self._hintless, changed) + len(note) + 1 <= budget:
+        note = self._uncut_note(searchable=searchable)
+        if self._fits_uncut(changed, note, budget):
             return f"{_joined(self._hintless, changed)}\n{note}"
         return self._shortened(marked, budget, searchable=searchable)
+
+    def cut_names(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> frozenset[str]:
+        """Return the skills whose description is not shown in full."""
+        marked = self._marks(loaded)
+        changed = {place: self._marked(place, line) for place, line in marked.items()}
+        if budget is None or self._whole_length + _growth(self._whole, changed) <= budget:
+            return frozenset()
+        if self._fits_uncut(changed, self._uncut_note(searchable=searchable), budget):
+            return frozenset()
+        cap = self._cap(marked, budget, searchable=searchable)
+        room = cap if cap >= MIN_CAP else 0
+        lengths = zip(self._entries, self._descriptions, strict=True)
+        return frozenset(entry.name for entry, text in lengths if len(text) > room)
+
+    def _marks(self, loaded: Loaded) -> dict[int, str]:
+        return {self._places[name]: _resources_line(files) for name, files in loaded.items() if name in self._places}
+
+    def _uncut_note(self, *, searchable: bool) -> str:
+        return shortened_line(len(self._entries), len(self._entries), searchable=searchable)
+
+    def _fits_uncut(self, changed: Mapping[int, str], note: str, budget: int) -> bool:
+        # The line about what is left out counts in the budget too.
+        return self._hintless_length + _growth(self._hintless, changed) + len(note) + 1 <= budget
 
     def _marked(self, place: int, resources: str) -> str:
         line = _line(self._heads[place], LOADED_STATUS, self._descriptions[place]) + self._tails[place]
@@ -254,6 +276,14 @@ class CatalogList:
 
     def _shortened(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> str:
         """Return the list with every description cut at the largest cap that fits; a cap of zero leaves names alone."""
+        low, total = self._cap(marked, budget, searchable=searchable), len(self._entries)
+        _, whole = self._measure(low)
+        lines = self._capped_lines(low)
+        changed = {place: self._marked_capped(place, low, line) for place, line in marked.items()}
+        return f"{_joined(lines, changed)}\n{shortened_line(whole, total, searchable=searchable)}"
+
+    def _cap(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> int:
+        """Return the largest common length of descriptions that fits."""
         # The length grows with the cap, so the largest cap that fits is found by bisection. Measuring is remembered by
         # cap: many conversations share the catalog and differ only in what is marked.
         low, high = 0, max(map(len, self._descriptions), default=0)
@@ -268,10 +298,7 @@ class CatalogList:
                 low = cap
             else:
                 high = cap - 1
-        _, whole = self._measure(low)
-        lines = self._capped_lines(low)
-        changed = {place: self._marked_capped(place, low, line) for place, line in marked.items()}
-        return f"{_joined(lines, changed)}\n{shortened_line(whole, total, searchable=searchable)}"
+        return low
 
     def _measure(self, cap: int) -> tuple[int, int]:
         """Return how long the capped list is, and how many descriptions are whole in it."""
@@ -473,6 +500,15 @@ class Section:
         agent = (given.tools, given.out_of_reach, given.read_only)
         key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list, agent)
         return self._sections.get_or_make(key, lambda: self._rendered(given, hidden, loaded))
+
+    def cut_names(self, given: SectionInput) -> frozenset[str]:
+        """Return the skills whose description the list does not show in full, for lack of room."""
+        shown = visible(given.catalog, given.hidden)
+        if given.replaced_list is not None or not shown:
+            return frozenset()
+        loaded = given.loaded if self._shows_loaded else {}
+        listed = self._list(given, tuple(sorted(given.hidden.items())), shown)
+        return listed.cut_names(loaded, self._budget, searchable=self._searchable)
 
     def _rendered(
         self,

@@ -36,6 +36,7 @@ After fifteen messages that makes 5,750 at most, about 1,440 tokens."""
 _NOTE = "note:"
 _ASKED = "asked"
 _FRESH = "fresh"
+_RANKED = "ranked"
 _AHEAD = "ahead"
 _SHADOW = "shadow"
 
@@ -181,6 +182,7 @@ class SkillSuggestions(SkillExtension):
         else:
             run.remember(f"{_NOTE}{message.id}", [list(line) for line in _choose_lines(names, earlier, run)])
         run.remember(_ASKED, message.id)
+        run.remember(_RANKED, {"message": message.id, "names": list(ranking.names)})
         # Slash commands of the same message are loaded only after this; `_drop_started` looks again.
         run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]

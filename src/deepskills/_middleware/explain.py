@@ -1,0 +1,539 @@
+"""Answers why a skill was not used: how far it came on a thread, through eight stages, and why no further.
+
+Nothing is decided here. Each stage reads what the code that decides has left: the catalog and its problems, visibility,
+the list of the section, notes, load records, traces (`traces.py`), tool calls in messages, receipts of checks. What is
+known of the thread comes from its state, so that another process gives the same answer; only where that names no
+catalog that this process knows are the sources looked at.
+
+A stage that a later one has overtaken does not stop a skill: one that the user started was loaded although the model
+cannot see it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.lookup import closest_names
+from deepskills._io.plan import parent
+from deepskills._middleware.extension import overrides
+from deepskills._middleware.request import section_input
+from deepskills._middleware.run import Run, Shelf, directory_name, memory_of, name_of
+from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
+from deepskills._middleware.traces import MAX_TEXT, PARTIAL, calls_in, observe_turn, traces_in, uses_in
+from deepskills._middleware.visibility import fixed_rules, shelf_of
+from deepskills._prompt.section import Section
+from deepskills._skillmd.names import name_key
+from deepskills._skillmd.problems import SOURCE_ERRORS, listed, quoted
+from deepskills._skillmd.text import counted, one_line
+from deepskills._types import SkillProblem
+
+STAGES: Final = ("found", "visible", "listed", "suggested", "loaded", "present", "used", "checked")
+"""How far a skill can come, in order."""
+
+ABSENT_SOURCES = ("source-missing", "source-cut", "source-empty")
+"""Codes of problems for which a whole source, or a part of it, is not there."""
+
+_STATE_HINT = (
+    "This state has no private keys of skills, so nothing is known of what happened on the thread. Pass "
+    "`agent.get_state(config).values` of a thread that has run, not what `invoke` returned."
+)
+
+_BOILERPLATE = ("license", "licence", "notice", "copying", "changelog", "authors")
+"""How files begin that no instructions ask for."""
+
+_TRIGGERS = {
+    "model": "by the model",
+    "user": "by the user's slash command",
+    "pin": "by a pin",
+    "system": "by the middleware or an extension",
+}
+
+
+@dataclass(frozen=True)
+class SkillStage:
+    """One stage of a skill's way into use."""
+
+    passed: bool
+    message: str
+    code: str | None = None
+    """Why it was not passed."""
+
+
+@dataclass(frozen=True)
+class SkillExplanation:
+    """How far a skill came on a thread, and why no further."""
+
+    skill: str
+    stopped: str | None
+    """The first stage that it did not pass; `None` if it passed all."""
+
+    code: str | None
+    """The reason, as problems and events have it; `None` if it passed all."""
+
+    message: str
+    """What happened there, and what to do."""
+
+    stages: Mapping[str, SkillStage]
+    """All eight by name, in order: found, visible, listed, suggested, loaded, present, used, checked."""
+
+
+def _passed(message: str) -> SkillStage:
+    return SkillStage(passed=True, message=message)
+
+
+def _stopped(code: str, message: str) -> SkillStage:
+    return SkillStage(passed=False, message=message, code=code)
+
+
+_NOT_REACHED = SkillStage(passed=False, message="Not reached.")
+
+
+def _conclude(skill: str, stages: Sequence[SkillStage]) -> SkillExplanation:
+    """Return the explanation of a skill: the first stage that it did not pass is the answer."""
+    stop = next((place for place, stage in enumerate(stages, 1) if not stage.passed), len(stages))
+    by_name = dict(zip(STAGES, [*stages[:stop], *[_NOT_REACHED] * (len(STAGES) - stop)], strict=True))
+    for name, stage in by_name.items():
+        if not stage.passed:
+            return SkillExplanation(skill, name, stage.code, stage.message, by_name)
+    return SkillExplanation(skill, None, None, stages[-1].message, by_name)
+
+
+async def explain_skills(
+    run: Run, name: str | None, section: Section | None, *, has_runtime: bool
+) -> list[SkillExplanation]:
+    """Return for each skill how far it came, or for those of one name."""
+    has_private = isinstance(run.state.get("skills_catalog"), Mapping)
+    shelf = await _shelf_of(run, has_runtime=has_runtime)
+    if not has_private:
+        return _without_private(run, shelf, name)
+    # What the calls of the newest turn did, which no hook may have looked at yet.
+    state = applied(run.state, observe_turn(run))
+    seen = Run(run.settings, state, run.runtime)
+    seen.shelf = shelf
+    facts = _Facts(seen, section)
+    wanted = None if name is None else name_key(name)
+    entries = [entry for entry in shelf.catalog.entries if wanted is None or name_key(entry.name) == wanted]
+    found = [_explain_entry(facts, entry) for entry in entries]
+    lost = [each for each in _not_found(facts) if wanted is None or name_key(each.skill) == wanted]
+    # The one that an agent uses comes first, then the files that it replaces.
+    if not found and not lost and name is not None:
+        return [_unknown(facts, name)]
+    return [*found, *lost]
+
+
+async def _shelf_of(run: Run, *, has_runtime: bool) -> Shelf:
+    """Return the skills of the thread and how visible they are, as its latest run saw them."""
+    settings, thread = run.settings, run.thread
+    if has_runtime or not (settings.varies_by_run or settings.has_judges):
+        return await shelf_of(run)
+    # Functions of the runtime cannot be asked for another run, so what they said in it counts.
+    catalog: Catalog
+    if settings.varies_by_run:
+        catalog = await run.look.claimed(thread.catalog, run.state.get("skills_metadata"))
+    else:
+        catalog = await run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
+    kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
+    if PARTIAL in kept and not settings.varies_by_run:
+        return await shelf_of(run)
+    hidden: dict[str, Any] = {**fixed_rules(catalog.entries, settings.visibility), **kept}
+    hidden.pop(PARTIAL, None)
+    judged = thread.section("hidden").items()
+    shelf = Shelf(
+        catalog,
+        {name: how for name, how in hidden.items() if how != "always" and name in catalog.by_name},
+        lambda: run.thread.problems,
+        frozenset(name for name, trace in judged if "code" in trace),
+        frozenset(name for name, how in hidden.items() if how == "always"),
+        judges={name: trace["by"] for name, trace in judged if "by" in trace},
+    )
+    run.shelf = shelf
+    return shelf
+
+
+class _Facts:
+    """What is known of a thread."""
+
+    def __init__(self, run: Run, section: Section | None) -> None:
+        self.run = run
+        self.thread = run.thread
+        self.shelf = run.known_shelf
+        known = {(found["path"], found["code"]): found for found in (*self.shelf.problems, *self.thread.problems)}
+        self.problems: list[SkillProblem] = list(known.values())
+        self.has_section = section is not None
+        loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
+        given = section_input(run, loaded) if section is not None else None
+        self.replaced = given is not None and given.replaced_list is not None
+        self.cut = section.cut_names(given) if section is not None and given is not None else frozenset()
+        self.notes = [_Notes(memory, name) for name, memory in _rankings(run)]
+        self.calls = calls_in(self.thread.given)
+        kept = self.thread.section("trail")
+        spoken = {name: found for name, found in traces_in(self.calls).items() if found is not None}
+        self.traces: dict[str, Trace] = {name_key(name): found for name, found in {**spoken, **kept}.items()}
+        self.brought = {text["skill"] for text in self.thread.section("texts").values()}
+
+    def of_file(self, path: str) -> list[SkillProblem]:
+        """Return what is wrong with a file, and with those who judge it."""
+        shown = self.run.settings.paths.shown(path)
+        return [found for found in self.problems if found["path"] in (path, shown, "extensions", "visibility")]
+
+
+def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
+    run, thread, name = facts.run, facts.thread, entry.name
+    found = _passed(f"Found at {entry.path}.")
+    visible = _visible(facts, entry)
+    trace = facts.traces.get(name_key(name))
+    if name in thread.standing.loaded:
+        record = thread.standing.records[name]
+        by = _TRIGGERS.get(record.get("trigger", "model"), "")
+        loaded = _passed(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
+        overtaken = _overtaken(facts, entry)
+        present = _present(facts, name)
+        stages = [found, _at_most(visible), *overtaken, loaded, present]
+        if present.passed:
+            stages += [used := _used(facts, name)]
+            if used.passed:
+                stages.append(_checked(run, name))
+        return _conclude(name, stages)
+    if trace is not None and trace["event"] == "answered":
+        answered = _passed(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
+        rest = [_passed("The answer stands in place of the skill's text.")] * 3
+        return _conclude(name, [found, _at_most(visible), *_overtaken(facts, entry), answered, *rest])
+    if not visible.passed:
+        return _conclude(name, [found, visible])
+    loaded = _not_loaded(facts, entry, trace)
+    # Whoever tried to load it knew of it: neither the list nor a note was in the way.
+    if loaded.code != "not-loaded":
+        return _conclude(name, [found, visible, *_overtaken(facts, entry), loaded])
+    listing, suggested = _listed(facts, entry), _suggested(facts, name)
+    if not listing.passed and suggested.passed and facts.notes and any(note.shows(name) for note in facts.notes):
+        listing = _at_most(listing)
+    return _conclude(name, [found, visible, listing, suggested, loaded])
+
+
+def _at_most(stage: SkillStage) -> SkillStage:
+    """Return a stage that a later one has overtaken."""
+    return stage if stage.passed else _passed(stage.message)
+
+
+def _overtaken(facts: _Facts, entry: SkillEntry) -> list[SkillStage]:
+    return [_at_most(_listed(facts, entry)), _at_most(_suggested(facts, entry.name))]
+
+
+# Found.
+
+
+def _not_found(facts: _Facts) -> Iterator[SkillExplanation]:
+    """Yield the files that no skill could be made of, and those that another skill of their name replaces."""
+    by_path = {entry.path: entry.name for entry in facts.shelf.catalog.entries}
+    told: set[str] = set()
+    for found in facts.problems:
+        path, code = found["path"], found["code"]
+        name = ""
+        if code == "skill-duplicate":
+            name = next((by_path[part] for part in found["message"].split("`") if part in by_path), "")
+        elif found["severity"] == "error" and path not in by_path:
+            name = directory_name(found)
+        if name and path not in told:
+            told.add(path)
+            yield _conclude(name, [_stopped(code, f"{path}: {found['message']}")])
+    for path, trace in facts.thread.section("shadowed").items():
+        text = (
+            f"{path}: another skill named {quoted(trace['name'])} in a later source is used instead: "
+            f"{quoted(trace['winner'])}. Rename one if both are wanted."
+        )
+        if path not in told:
+            yield _conclude(trace["name"], [_stopped("skill-shadowed", text)])
+
+
+def _unknown(facts: _Facts, name: str) -> SkillExplanation:
+    """Return why there is no skill of a name."""
+    wanted = name_key(name)
+
+    def names_it(found: SkillProblem) -> bool:
+        parts = found["path"].split("/")
+        return name_key(parts[-1]) == wanted or (len(parts) > 1 and name_key(parts[-2]) == wanted)
+
+    for code in ("skill-file-misnamed", "skill-gone", "skill-not-in-store", "provided-invalid"):
+        for found in facts.problems:
+            if found["code"] == code and (names_it(found) or quoted(name) in found["message"]):
+                return _conclude(name, [_stopped(code, f"{found['path']}: {found['message']}")])
+    failed = [found for found in facts.problems if found["code"] in SOURCE_ERRORS]
+    closest = closest_names([entry.name for entry in facts.shelf.visible], name)
+    absent = [] if closest else [found for code in ABSENT_SOURCES for found in facts.problems if found["code"] == code]
+    pins = [found for found in facts.problems if found["code"] == "pin-unknown" and found["path"] == name]
+    for found in (*failed, *absent, *pins):
+        return _conclude(name, [_stopped(found["code"], f"{found['path']}: {found['message']}")])
+    hint = f" Did you mean {listed(closest)}?" if closest else ""
+    text = (
+        f"No source has a skill named {quoted(name)}.{hint} Check the name in its file, that the file is called "
+        "SKILL.md, and how deep it lies below its source (`max_depth`)."
+    )
+    return _conclude(name, [_stopped("unknown", text)])
+
+
+def _without_private(run: Run, shelf: Shelf, name: str | None) -> list[SkillExplanation]:
+    """Return what is known without the thread's private state: what is found and visible, and what to pass."""
+    facts_of_file = [found for found in shelf.problems if found["severity"] == "error"]
+    broken = {directory_name(found): found for found in facts_of_file if directory_name(found)}
+    wanted = None if name is None else name_key(name)
+    result: list[SkillExplanation] = []
+    for entry in shelf.catalog.entries:
+        if wanted is None or name_key(entry.name) == wanted:
+            visible = _visibility_stage(run, shelf, entry, [])
+            stages = [_passed(f"Found at {entry.path}."), visible]
+            if visible.passed:
+                stages.append(_stopped("state-malformed", _STATE_HINT))
+            else:
+                stages[-1] = _stopped(visible.code or "off", f"{visible.message} {_STATE_HINT}")
+            result.append(_conclude(entry.name, stages))
+    for directory, found in broken.items():
+        if directory not in shelf.catalog.by_name and (wanted is None or name_key(directory) == wanted):
+            text = f"{found['path']}: {found['message']} {_STATE_HINT}"
+            result.append(_conclude(directory, [_stopped(found["code"], text)]))
+    return result or [_conclude(name or "", [_stopped("state-malformed", _STATE_HINT)])]
+
+
+# Visible.
+
+
+def _visible(facts: _Facts, entry: SkillEntry) -> SkillStage:
+    return _visibility_stage(facts.run, facts.shelf, entry, facts.of_file(entry.path))
+
+
+def _visibility_stage(run: Run, shelf: Shelf, entry: SkillEntry, problems: Sequence[SkillProblem]) -> SkillStage:
+    """Return whether the model may see a skill, and who hides it if not."""
+    name, how = entry.name, shelf.visibility(entry)
+    if how in {"on", "name-only"}:
+        return _passed("The model may see it." if how == "on" else "The model may see its name.")
+    judge = shelf.judges.get(name)
+    if name in shelf.unjudged:
+        code = "extension-failed" if judge else "visibility-failed"
+        noted = next((found for found in problems if found["code"] == code), None)
+        text = noted["message"] if noted else f"{judge or 'The visibility function'} failed, so the skill is hidden."
+        return _stopped(code, text)
+    # An extension that reports why it hides a skill says it better than a general word.
+    judges = ("extensions", "visibility")
+    reported = [found for found in problems if found["severity"] == "error" and found["path"] not in judges]
+    if judge and reported:
+        return _stopped(reported[-1]["code"], reported[-1]["message"])
+    if how == "user-only":
+        if judge is None and entry.is_user_only:
+            by, fix = "its author (`disable-model-invocation`)", f'set `visibility={{"{name}": "always"}}`'
+        else:
+            by, fix = _hidden_by(run, judge), "change that"
+        start = (
+            "the user can start it with a slash command"
+            if run.settings.slash_commands
+            else ("no slash command can start it either: set `slash_commands=True`")
+        )
+        return _stopped("user-only", f"Kept from the model by {by}; {start}. To show it to the model, {fix}.")
+    return _stopped("off", f"Turned off by {_hidden_by(run, judge)}: it does not exist in this run. Change that.")
+
+
+def _hidden_by(run: Run, judge: str | None) -> str:
+    if judge:
+        return f"the extension {judge}"
+    rule = run.settings.visibility
+    if judge is None and not isinstance(rule, Mapping) and rule is not None:
+        return "the function passed as `visibility`"
+    return "the function passed as `visibility`" if judge == "" else "`visibility`"
+
+
+# Listed and suggested.
+
+
+def _listed(facts: _Facts, entry: SkillEntry) -> SkillStage:
+    name = entry.name
+    if not facts.has_section:
+        return _passed("There is no section of skills in the prompt (`system_prompt=None`).")
+    if facts.replaced:
+        return _passed("An extension shows something in place of the list.")
+    if facts.shelf.visibility(entry) == "name-only":
+        by = _hidden_by(facts.run, facts.shelf.judges.get(name))
+        return _stopped(
+            "name-only",
+            f"Listed by its name alone, because of {by}: the model cannot tell what it is for. Set it to `on`.",
+        )
+    if name in facts.cut:
+        return _stopped(
+            "catalog-budget",
+            "Its description is cut, because the list is over `catalog_budget`. Raise that, shorten descriptions, or "
+            "suggest skills beside each message with `SkillSuggestions`.",
+        )
+    return _passed("Listed in full.")
+
+
+class _Notes:
+    """What an extension that ranks skills has noted beside messages; anything of another shape is skipped."""
+
+    def __init__(self, memory: Mapping[str, Any], extension: str) -> None:
+        self.extension = extension
+        self.message = memory.get("asked") if isinstance(memory.get("asked"), str) else None
+        self.lines = {
+            key.removeprefix("note:"): [line[0] for line in value if isinstance(line, list | tuple) and line]
+            for key, value in memory.items()
+            if key.startswith("note:") and isinstance(value, list)
+        }
+        ranked = memory.get("ranked")
+        names = ranked.get("names") if isinstance(ranked, Mapping) and ranked.get("message") == self.message else None
+        self.ranked: list[Any] = names if isinstance(names, list) else []
+
+    @property
+    def newest(self) -> list[Any]:
+        """The skills of the newest note."""
+        return self.lines.get(self.message or "", [])
+
+    def shows(self, name: str) -> bool:
+        """Whether a note of the thread shows a skill."""
+        return any(name in names for names in self.lines.values())
+
+
+def _rankings(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
+    # By what it does, not by its class: the seam says which extensions rank.
+    ranking = [extension for extension in run.settings.extensions if extension.ranks_skills]
+    return [(name_of(extension), memory_of(extension, run.state, {})) for extension in ranking]
+
+
+def _suggested(facts: _Facts, name: str) -> SkillStage:
+    asked = [note for note in facts.notes if note.message is not None]
+    if not asked:
+        return _passed("No extension suggests skills here." if not facts.notes else "No message was ranked yet.")
+    for note in asked:
+        if name in note.newest:
+            return _passed(f"Suggested as number {note.newest.index(name) + 1} for the newest message.")
+        if note.shows(name):
+            return _passed("Suggested for an earlier message.")
+    note = asked[0]
+    place = note.ranked.index(name) + 1 if name in note.ranked else 0
+    rank = f"It ranked number {place} for the newest message" if place else "It was not ranked for the newest message"
+    look = f'`deepskills explain {name} --request "..."` shows which words decide.'
+    if not note.newest:
+        text = f"{rank}, and no skill fitted that well enough, so nothing was suggested. {look}"
+        return _stopped("suggestions-silent", text)
+    return _stopped("not-suggested", f"{rank}; suggested were {listed(map(str, note.newest))}. {look}")
+
+
+# Loaded.
+
+_REFUSALS = {
+    "max_loaded_skills": "Raise `max_loaded_skills`, or have skills unloaded that have done their part.",
+    "max_loaded_tokens": "Raise `max_loaded_tokens`, move material into references/, or unload other skills.",
+    "unreadable": "Check that the file exists and may be read.",
+    "user_only": "Only the user may start it.",
+    "refused": "Look at the extension, the policy or the human who refused it.",
+}
+
+_UNLOADS = {
+    "gone": "it was no longer there or no longer allowed for this run",
+    "no_room": "the unload that was to make room for it was refused",
+    "lost": "its text was lost from the conversation and could not be read again",
+}
+
+
+def _not_loaded(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> SkillStage:
+    name = entry.name
+    if trace is not None and trace["event"] == "refused":
+        code = trace.get("code", "refused")
+        reason = trace.get("text", "").rstrip(".")
+        return _stopped(code, f"Its load was refused: {reason}. {_REFUSALS.get(code, '')}".rstrip())
+    is_lost = name in facts.thread.standing.lost
+    if is_lost or name in facts.brought or (trace is not None and trace["event"] == "unloaded"):
+        ended: Mapping[str, Any] = trace or ({"by": "system", "code": "lost"} if is_lost else {})
+        by, why = ended.get("by", ""), _UNLOADS.get(ended.get("code", ""), "")
+        who = {"model": "by the model", "system": "by the middleware"}.get(by, "by the application")
+        reason = f": {why}" if why else ""
+        return _stopped("unloaded", f"It was loaded and then unloaded {who}{reason}. Load it again where it is needed.")
+    return _stopped(
+        "not-loaded",
+        "The model never asked for it. Say in its description when to use it, start it by a pin or a slash command, or "
+        "load it for every thread with `Preload`.",
+    )
+
+
+# Present, used, checked.
+
+
+def _present(facts: _Facts, name: str) -> SkillStage:
+    thread, told = facts.thread, facts.thread.section("told").get(name)
+    if name in facts.run.use.withheld:
+        noted = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
+        code = noted[-1]["code"] if noted else "visibility-failed"
+        text = "Its text stays out of requests, because nobody could tell whether this user may see it."
+        return _stopped(code, f"{text} {noted[-1]['message']}" if noted else text)
+    if told == LEFT_OUT:
+        return _stopped(
+            "left-out",
+            "Its text was lost from the conversation (summarized, evicted or cleared), and there was no room to put it "
+            "back. Unload other skills, raise `max_loaded_tokens`, or use a model with a larger window.",
+        )
+    record = thread.standing.records[name]
+    if "step" in record:
+        return _passed("No request was made since its load; the next one has its text.")
+    if told is not None:
+        return _passed("Its text was lost from the conversation and put back into the request.")
+    return _passed("Its text was in the latest request.")
+
+
+def _used(facts: _Facts, name: str) -> SkillStage:
+    run, thread = facts.run, facts.thread
+    files = [file["path"] for file in thread.resources.get(name, ())]
+    record = thread.standing.records[name]
+    carrier = whole_id(record.get("message", ""))
+    places = {id(message): place for place, message in enumerate(thread.given)}
+    start = next((place for place, message in enumerate(thread.given) if message.id == carrier), -1)
+    later = [call for call in facts.calls if places[id(call[1])] > start]
+    used = list(dict.fromkeys([*thread.section("uses").get(name, ()), *uses_in(later, name, run)]))
+    if used:
+        return _passed(f"Used since its load: {listed(used)}.")
+    root = f"{parent(record['path']).rstrip('/')}/"
+    own = [file.removeprefix(root) for file in files]
+    expected = [file for file in own if not file.rpartition("/")[2].lower().startswith(_BOILERPLATE)]
+    if not expected:
+        return _passed("Its instructions are all there is: no files to read.")
+    return _stopped(
+        "file-unread",
+        f"None of its files was read or run: {listed(expected)}. Name them in the instructions, at the step that needs "
+        "them, and make sure that the agent has a tool to read them (`extra_tools`).",
+    )
+
+
+def _checked(run: Run, name: str) -> SkillStage:
+    opened: list[str] = []
+    known = False
+    for extension in run.settings.extensions:
+        if overrides(extension, "before_end") or "check" in name_of(extension).lower():
+            own = memory_of(extension, run.state, {})
+            found = list(_receipts(own, name, is_own=False, depth=0))
+            known = known or bool(found)
+            opened += [check for check, is_open in found if is_open]
+    if opened:
+        return _stopped(
+            "unchecked", f"Not proven: {listed(opened)}. The work may be done, but nothing on the thread shows it."
+        )
+    return _passed("Every check passed." if known else "There is nothing to check.")
+
+
+def _receipts(value: object, name: str, *, is_own: bool, depth: int) -> Iterator[tuple[str, bool]]:
+    """Yield the checks of a skill in the private state of an extension, each with whether it is open.
+
+    Receipts lie below the skill's name, or say it themselves; whatever has no status is none.
+    """
+    if depth > 6:  # noqa: PLR2004 - deeper than anything of ours
+        return
+    if isinstance(value, Mapping):
+        said = value.get("skill")
+        is_own = said == name if isinstance(said, str) else is_own
+        status = value.get("status", value.get("state"))
+        if is_own and status in ("open", "passed"):
+            yield one_line(str(value.get("check", value.get("say", "a check"))))[:MAX_TEXT], status == "open"
+            return
+        for key, item in value.items():
+            about = is_own or (isinstance(key, str) and name in (key, *key.replace("\n", ":").split(":")))
+            if about and item in ("open", "passed"):
+                yield one_line(str(key))[:MAX_TEXT], item == "open"
+            else:
+                yield from _receipts(item, name, is_own=about, depth=depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _receipts(item, name, is_own=is_own, depth=depth + 1)

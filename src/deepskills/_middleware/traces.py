@@ -1,0 +1,210 @@
+"""What happened to skills on a thread and leaves no other mark: refusals, unloads, files and tools used, who hid what.
+
+`explain` reads these traces and nothing else acts on them. Most decisions leave a mark anyway (records, problems,
+notes); what does not is written here, into sections of the private context that the reducer keeps small
+(`merge_context`). A refusal changes no state, so its message carries the reason until the next hook runs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+
+from deepskills._catalog.catalog import INCLUDE_TOOLS
+from deepskills._catalog.discovery import Discovery
+from deepskills._io.plan import parent
+from deepskills._middleware.run import Run
+from deepskills._middleware.state import MARK, MAX_TRACED, Trace, mark_of
+from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
+from deepskills._skillmd.names import name_key
+from deepskills._skillmd.text import one_line
+from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE
+
+MAX_TEXT = 300
+"""How much of a reason is kept."""
+
+MAX_USES = 8
+"""How many tools and files of a skill are kept."""
+
+MAX_USE = 100
+"""How much of a tool's or file's name is kept."""
+
+PARTIAL = ""
+"""Stands in `hidden` for the skills that there was no room for; no skill has an empty name."""
+
+_NAMES_A_FILE = ("relative_path", "script_name")
+"""The arguments by which tools of ours name a file of a skill."""
+
+Call = tuple[Mapping[str, Any], ToolMessage]
+"""A tool call and its answer."""
+
+
+def make_trace(event: str, code: str | None = None, *, by: str = "", text: str = "") -> Trace:
+    """Return what became of a skill, in few words."""
+    values = {"event": event, "code": code, "by": by, "text": one_line(text)[:MAX_TEXT]}
+    return cast("Trace", {key: value for key, value in values.items() if value})
+
+
+def trace(name: str, event: str, code: str | None = None, *, by: str = "", text: str = "") -> dict[str, Any]:
+    """Return the update that keeps what became of a skill."""
+    made = make_trace(event, code, by=by, text=text)
+    return {"skills_context": {"trail": {name[:MAX_SHOWN_NAME_LENGTH]: made}}}
+
+
+# Tool calls.
+
+
+def calls_in(messages: Sequence[AnyMessage]) -> list[Call]:
+    """Return the tool calls of a conversation that were answered, in the order of the answers."""
+    asked = {call["id"]: call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
+    answers = (message for message in messages if isinstance(message, ToolMessage))
+    return [(call, answer) for answer in answers if (call := asked.get(answer.tool_call_id)) is not None]
+
+
+def _latest_turn(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+    """Return the model's newest message and what follows it."""
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], AIMessage):
+            return messages[place:]
+    return ()
+
+
+def traces_in(calls: Iterable[Call]) -> dict[str, Trace | None]:
+    """Return what calls did to skills, by name, the last of each; `None` for a load."""
+    found: dict[str, Trace | None] = {}
+    for call, answer in calls:
+        asked = call["args"].get("skill_name")
+        mark = mark_of(answer)
+        if mark is not None:
+            unloaded = make_trace("unloaded", by="model")
+            found[mark["skill"]] = unloaded if mark["event"] == "unload" else None
+        elif call["name"] == LOAD_TOOL and isinstance(asked, str):
+            traced = _trace_of_load(answer)
+            if traced is not None:
+                found[asked[:MAX_SHOWN_NAME_LENGTH]] = traced
+    return found
+
+
+def _trace_of_load(answer: ToolMessage) -> Trace | None:
+    given = answer.additional_kwargs.get(MARK)
+    said = given if isinstance(given, Mapping) else {}
+    if answer.status == "error":
+        # Without a reason of ours somebody else refused it: a human, a policy, another middleware.
+        code = said.get("reason") if said.get("event") == "refused" else None
+        text = str(answer.text).removeprefix("Error: ")
+        return make_trace("refused", str(code or "refused")[:MAX_USE], text=text)
+    return make_trace("answered", text=str(answer.text)) if said.get("event") == "answered" else None
+
+
+def observe_turn(run: Run) -> dict[str, Any]:
+    """Return the update that keeps what the tool calls before this model call did to skills and used of them."""
+    thread = run.thread
+    # The usual first model call of a run: nothing was called.
+    if not thread.given or not isinstance(thread.given[-1], ToolMessage):
+        return {}
+    calls = calls_in(_latest_turn(thread.given))
+    kept = thread.section("trail")
+    loaded = {name_key(name) for name in thread.standing.loaded}
+    trail = {
+        name: traced
+        for name, traced in traces_in(calls).items()
+        if traced is not None and kept.get(name) != traced and name_key(name) not in loaded
+    }
+    known = thread.section("uses")
+    uses = {
+        name: [*known.get(name, ()), *new][:MAX_USES]
+        for name in thread.standing.loaded
+        if (new := [use for use in uses_in(calls, name, run) if use not in known.get(name, ())])
+        and len(known.get(name, ())) < MAX_USES
+    }
+    context = {key: value for key, value in (("trail", trail), ("uses", uses)) if value}
+    return {"skills_context": context} if context else {}
+
+
+def uses_in(calls: Iterable[Call], name: str, run: Run) -> list[str]:
+    """Return the tools and files of a loaded skill that calls used."""
+    record = run.thread.standing.records[name]
+    directory = parent(record["path"]).rstrip("/")
+    files = [file["path"].removeprefix(f"{directory}/") for file in run.thread.resources.get(name, ())]
+    tools = _tools_of(name, run)
+    found: dict[str, None] = {}
+    for call, answer in calls:
+        if answer.status == "error" or call["name"] in (LOAD_TOOL, UNLOAD_TOOL):
+            continue
+        if call["name"] in tools:
+            found[call["name"][:MAX_USE]] = None
+        for file in _files_of(call["args"], name, directory, files):
+            found[file[:MAX_USE]] = None
+    return list(found)[:MAX_USES]
+
+
+def _files_of(args: Mapping[str, Any], name: str, directory: str, files: Sequence[str]) -> Iterator[str]:
+    asked = args.get("skill_name")
+    if isinstance(asked, str):
+        # A tool of ours, which names the skill and a file of it.
+        if name_key(asked) == name_key(name):
+            yield from (args[key] for key in _NAMES_A_FILE if isinstance(args.get(key), str))
+        return
+    texts = [value for value in args.values() if isinstance(value, str)]
+    # The shell may know the directory by another path, but hardly by another name.
+    own = directory.rpartition("/")[2]
+    yield from (file for file in files if any(f"{own}/{file}" in text for text in texts))
+    for text in texts:
+        rest = text.removeprefix(f"{directory}/")
+        if rest not in (text, SKILL_FILE, *files) and "\n" not in rest:
+            yield rest
+
+
+def _tools_of(name: str, run: Run) -> frozenset[str]:
+    """Return the tools that a loaded skill names: its own, and those that it recommends."""
+    record = run.thread.standing.records[name]
+    reading = run.settings.memory.readings.recall(record["path"], record["digest"])
+    if reading is None or reading.metadata is None:
+        return frozenset()
+    own = reading.metadata["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
+    # `Bash(git add:*)` names the tool and what it may be called with.
+    return frozenset({*own, *(tool.partition("(")[0] for tool in reading.metadata["allowed_tools"])})
+
+
+# The start of a run.
+
+
+def shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
+    """Return the update that keeps which skills another one of their name replaced."""
+    by_path = {entry.path: entry.name for entry in found.catalog.entries}
+    # By the path that the message quotes: problems are texts, and only this one names two files.
+    new: dict[str, Any] = {}
+    for noted in found.shadowed[:MAX_TRACED]:
+        winner = next((path for path in _quoted_in(noted["message"]) if path in by_path), None)
+        if winner is not None:
+            new[noted["path"]] = {"name": by_path[winner], "winner": winner}
+    return _replaced("shadowed", new, run)
+
+
+def _quoted_in(message: str) -> list[str]:
+    return message.split("`")[1::2]
+
+
+def hidden_update(run: Run) -> dict[str, Any]:
+    """Return the update that keeps what functions and extensions hid from this run: nobody else can ask them again."""
+    if not run.settings.has_judges:
+        return {}
+    shelf = run.known_shelf
+    judged: dict[str, str] = {**shelf.broken_hidden, **shelf.hidden, **dict.fromkeys(shelf.always, "always")}
+    new: dict[str, Any] = {}
+    for name, how in judged.items():
+        if len(new) == MAX_TRACED - 1:
+            new[PARTIAL] = {"how": "partial"}
+            break
+        by = shelf.judges.get(name)
+        new[name] = {"how": how} if by is None else {"how": how, "by": by}
+        if name in shelf.unjudged:
+            new[name]["code"] = "extension-failed" if by else "visibility-failed"
+    return _replaced("hidden", new, run)
+
+
+def _replaced(section: str, new: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    known = run.thread.section(section)
+    if known == new:
+        return {}
+    return {"skills_context": {section: {**dict.fromkeys(known), **new}}}
