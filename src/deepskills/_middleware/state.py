@@ -120,7 +120,7 @@ def merge_sections(
     return {section: values for section, values in merged.items() if values}
 
 
-TRACES: Mapping[str, int] = {"trail": 24_000, "uses": 20_000, "hidden": 10_000, "shadowed": 10_000}
+TRACES: Mapping[str, int] = {"trail": 20_000, "uses": 12_000, "hidden": 12_000, "shadowed": 20_000}
 """The sections of the context that only explain, each with the bytes that it may take: together under 64 KiB."""
 
 MAX_TRACED = 200
@@ -134,11 +134,13 @@ def merge_context(
     merged = merge_sections(current, update)
     for section in TRACES.keys() & _mapping(update).keys():
         if section in merged:
-            merged[section] = _newest(merged[section], TRACES[section])
+            merged[section] = newest_traces(section, merged[section])
     return merged
 
 
-def _newest(traces: dict[str, Any], room: int) -> dict[str, Any]:
+def newest_traces(section: str, traces: dict[str, Any]) -> dict[str, Any]:
+    """Return the newest traces of a section, as many as it may hold."""
+    room = TRACES[section]
     sizes = [len(json.dumps([name, value], default=str)) for name, value in traces.items()]
     start, size = max(0, len(sizes) - MAX_TRACED), sum(sizes)
     size -= sum(sizes[:start])

@@ -5,6 +5,7 @@ notes); what does not is written here, into sections of the private context that
 (`merge_context`). A refusal changes no state, so its message carries the reason until the next hook runs.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.discovery import Discovery
 from deepskills._io.plan import parent
 from deepskills._middleware.run import Run
-from deepskills._middleware.state import MARK, MAX_TRACED, Trace, mark_of
+from deepskills._middleware.state import MARK, MAX_TRACED, Trace, mark_of, newest_traces
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.text import one_line
@@ -48,7 +49,12 @@ def make_trace(event: str, code: str | None = None, *, by: str = "", text: str =
 def trace(name: str, event: str, code: str | None = None, *, by: str = "", text: str = "") -> dict[str, Any]:
     """Return the update that keeps what became of a skill."""
     made = make_trace(event, code, by=by, text=text)
-    return {"skills_context": {"trail": {name[:MAX_SHOWN_NAME_LENGTH]: made}}}
+    return {"skills_context": {"trail": {_key(name): made}}}
+
+
+def _key(name: str) -> str:
+    # What a model asks for may hold anything, and no more than a name's length of it.
+    return one_line(name)[:MAX_SHOWN_NAME_LENGTH]
 
 
 # Tool calls.
@@ -81,7 +87,7 @@ def traces_in(calls: Iterable[Call]) -> dict[str, Trace | None]:
         elif call["name"] == LOAD_TOOL and isinstance(asked, str):
             traced = _trace_of_load(answer)
             if traced is not None:
-                found[asked[:MAX_SHOWN_NAME_LENGTH]] = traced
+                found[_key(asked)] = traced
     return found
 
 
@@ -132,9 +138,9 @@ def uses_in(calls: Iterable[Call], name: str, run: Run) -> list[str]:
         if answer.status == "error" or call["name"] in (LOAD_TOOL, UNLOAD_TOOL):
             continue
         if call["name"] in tools:
-            found[call["name"][:MAX_USE]] = None
+            found[one_line(call["name"])[:MAX_USE]] = None
         for file in _files_of(call["args"], name, directory, files):
-            found[file[:MAX_USE]] = None
+            found[one_line(file)[:MAX_USE]] = None
     return list(found)[:MAX_USES]
 
 
@@ -178,7 +184,7 @@ def shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
         winner = next((path for path in _quoted_in(noted["message"]) if path in by_path), None)
         if winner is not None:
             new[noted["path"]] = {"name": by_path[winner], "winner": winner}
-    return _replaced("shadowed", new, run)
+    return _replaced("shadowed", newest_traces("shadowed", new), run)
 
 
 def _quoted_in(message: str) -> list[str]:
@@ -192,15 +198,15 @@ def hidden_update(run: Run) -> dict[str, Any]:
     shelf = run.known_shelf
     judged: dict[str, str] = {**shelf.broken_hidden, **shelf.hidden, **dict.fromkeys(shelf.always, "always")}
     new: dict[str, Any] = {}
-    for name, how in judged.items():
-        if len(new) == MAX_TRACED - 1:
-            new[PARTIAL] = {"how": "partial"}
-            break
+    for name, how in itertools.islice(judged.items(), MAX_TRACED):
         by = shelf.judges.get(name)
         new[name] = {"how": how} if by is None else {"how": how, "by": by}
         if name in shelf.unjudged:
             new[name]["code"] = "extension-failed" if by else "visibility-failed"
-    return _replaced("hidden", new, run)
+    kept = newest_traces("hidden", new)
+    if len(kept) < len(judged):
+        kept = newest_traces("hidden", {**new, PARTIAL: {"how": "partial"}})
+    return _replaced("hidden", kept, run)
 
 
 def _replaced(section: str, new: Mapping[str, Any], run: Run) -> dict[str, Any]:
