@@ -248,6 +248,48 @@ def show(  # noqa: PLR0913 - click calls it by names
 
 
 @app.command()
+@click.argument("name", required=False, shell_complete=_complete_name)
+@click.option("--request", "-r", metavar="TEXT", help="Also rank the skill for this request.")
+@click.option("--events", metavar="FILE", help="Read a log of `SkillUsage` (JSON lines) instead of skills.")
+@sources
+@as_json
+def explain(
+    name: str | None,
+    request: str | None,
+    events: str | None,
+    source: Sequence[str],
+    as_json: bool,  # noqa: FBT001 - click calls it so
+) -> None:
+    """Explain why the skill NAME is not used: how far it comes, and what to do.
+
+    From files: found, shadowed or broken, hidden, its cost, its rank for a request. With --events, from a log: loads,
+    misses, refusals and open checks of each skill, or of NAME. Exits with 1 if the skill cannot be used.
+    """
+    from deepskills._cli.commands import explain as reasons  # noqa: PLC0415 - this command alone needs it
+    from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
+
+    output = _output()
+    if events is not None:
+        if request is not None or source:
+            raise UsageError("Give --events alone, or with a skill's name.")
+        report = reasons.read_events(events, name)
+        if as_json:
+            output.json(report)
+        else:
+            reasons.show_events(output, report)
+        return
+    if name is None:
+        raise UsageError("Name a skill, or a log with --events.")
+    own = reasons.explain_skill(read_catalog(source), name, request)
+    if as_json:
+        output.json(own)
+    else:
+        reasons.show_explanation(output, own)
+    if own["stopped"] == "found":
+        raise click.exceptions.Exit(FAILED)
+
+
+@app.command()
 @sources
 @as_json
 def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so

@@ -116,9 +116,9 @@ class Examination:
 def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
-    passed_over = perform(_passed_over(local))
+    unseen = perform(passed_over(local))
     installed, differing = _installed()
-    problems = [*local.problems, *(item.problem for item in passed_over), *differing]
+    problems = [*local.problems, *(item.problem for item in unseen), *differing]
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
@@ -135,7 +135,7 @@ def examine(local: LocalCatalog) -> Examination:
     if installed:
         report["installed"] = installed
     needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
-    depths = [item.depth for item in passed_over if item.depth is not None]
+    depths = [item.depth for item in unseen if item.depth is not None]
     report["advice"] += _advice(report, costs, needs, depths)
     return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
 
@@ -233,7 +233,7 @@ class PassedOver:
     """How many directories below its source it lies, if that is too deep."""
 
 
-async def _passed_over(local: LocalCatalog) -> list[PassedOver]:
+async def passed_over(local: LocalCatalog) -> list[PassedOver]:
     """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
     noted: dict[tuple[str, str], PassedOver] = {}
     reported = {(found["path"], found["code"]) for found in local.problems}

@@ -1,0 +1,408 @@
+"""`explain`: why a skill is not used, from files, and what a log of events says of each skill.
+
+What happened on a thread is told by `SkillsMiddleware.explain`; this command knows only what an agent with default
+settings would make of the files. Stages and codes are the same.
+"""
+
+import json
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from deepskills._catalog.catalog import INCLUDE_TOOLS
+from deepskills._catalog.lookup import closest_names, document_of
+from deepskills._catalog.ranking import Ranker
+from deepskills._catalog.search import Library
+from deepskills._cli.commands.catalog import Found, LocalCatalog
+from deepskills._cli.commands.doctor import passed_over
+from deepskills._cli.files import perform
+from deepskills._cli.output import Output, counted, prose
+from deepskills._loading.budget import count_text_tokens
+from deepskills._prompt.section import CatalogList, visible
+from deepskills._skillmd.names import name_key
+from deepskills._skillmd.problems import listed, quoted
+from deepskills._types import DEFAULT_LOADED_TOKENS, DEFAULT_SUGGESTIONS, SkillProblem
+
+AGENT_TOOLS = frozenset(
+    {"ls", "read_file", "write_file", "edit_file", "glob", "grep", "execute", "task", "write_todos"}
+    | {"load_skill", "unload_skill"}
+)
+"""The tools of a deep agent with these skills."""
+
+OTHER_NAMES = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "LS", "Bash", "Task", "TodoWrite"})
+"""Another client's names for them, as `ToolPolicy` understands them by default."""
+
+MAX_RANK = 50
+"""How far down the ranking is looked."""
+
+MAX_BEFORE = 5
+"""How many skills that rank before this one are shown."""
+
+MAX_WORDS = 40
+"""How many words of a request are looked at one by one."""
+
+MAX_LINE = 1_000_000
+"""How long a line of a log may be."""
+
+WIDTH = 79
+"""How wide a line of text is; a path is never broken."""
+
+
+class Rival(TypedDict):
+    """A skill that ranks before another one."""
+
+    name: str
+    words: list[str]
+    """The words of the request by which it is found."""
+
+
+class RequestReport(TypedDict):
+    """What a request makes of a skill."""
+
+    text: str
+    rank: int | None
+    """Its place among all that the model sees; `None` if it is not among the first 50."""
+
+    of: int
+    suggested: bool
+    words: list[str]
+    before: list[Rival]
+
+
+class Costs(TypedDict):
+    """What a skill costs, in tokens, beside the default budget."""
+
+    load: int
+    listed: int
+    max_loaded_tokens: int
+
+
+class Explanation(TypedDict):
+    """The JSON of `explain NAME`."""
+
+    skill: str
+    stopped: str | None
+    code: str | None
+    message: str
+    path: str | None
+    source: str | None
+    problems: list[SkillProblem]
+    costs: Costs | None
+    missing_tools: list[str]
+    """Tools that it names and that a deep agent does not have."""
+
+    request: RequestReport | None
+
+
+@dataclass(frozen=True)
+class _Stop:
+    stage: str
+    code: str
+    message: str
+
+
+def explain_skill(local: LocalCatalog, name: str, request: str | None = None) -> Explanation:
+    """Return how far a skill comes in an agent with default settings, and why no further."""
+    wanted = name_key(name)
+    found = [skill for skill in local.found if name_key(skill.row["name"]) == wanted]
+    # One that can be used counts before a broken file of the same name.
+    skill = next((each for each in found if each.is_usable), found[0] if found else None)
+    if skill is None or not skill.is_usable:
+        stop, problems = _not_usable(local, name, skill)
+        return _explanation(skill.row["name"] if skill else name, stop, skill, problems)
+    own = _explanation(skill.row["name"], _stop(skill), skill, skill.row["problems"])
+    own["costs"] = Costs(
+        load=skill.row["tokens"], listed=_listed_tokens(skill), max_loaded_tokens=DEFAULT_LOADED_TOKENS
+    )
+    own["missing_tools"] = _missing_tools(skill)
+    if request is not None and not skill.is_user_only:
+        own["request"] = asked = _rank(local, skill, request)
+        if own["stopped"] is None and not asked["suggested"]:
+            own.update(_not_suggested(asked))
+    return own
+
+
+def _explanation(name: str, stop: _Stop | None, skill: Found | None, problems: Sequence[SkillProblem]) -> Explanation:
+    well = "An agent with default settings finds it, lists it and can load it."
+    return Explanation(
+        skill=name,
+        stopped=stop.stage if stop else None,
+        code=stop.code if stop else None,
+        message=stop.message if stop else well,
+        path=skill.row["path"] if skill else None,
+        source=skill.row["source"] if skill else None,
+        problems=list(problems),
+        costs=None,
+        missing_tools=[],
+        request=None,
+    )
+
+
+def _not_usable(local: LocalCatalog, name: str, skill: Found | None) -> tuple[_Stop, list[SkillProblem]]:
+    """Return why nothing of a name can be used, and every problem that is about it."""
+    if skill is not None:
+        problems = skill.row["problems"]
+        worst = next((noted for noted in problems if noted["severity"] == "error"), problems[0])
+        return _Stop("found", worst["code"], f"{worst['path']}: {worst['message']}"), problems
+    wanted = name_key(name)
+    unseen = [item.problem for item in perform(passed_over(local))]
+    for noted in unseen:
+        if any(name_key(part) == wanted for part in noted["path"].split("/")[-2:]):
+            return _Stop("found", noted["code"], f"{noted['path']}: {noted['message']}"), [noted]
+    for noted in local.source_problems:
+        if noted["severity"] == "error":
+            return _Stop("found", noted["code"], f"{noted['path']}: {noted['message']}"), [noted]
+    closest = closest_names([found.row["name"] for found in local.usable], name)
+    hint = f" Did you mean {listed(closest)}?" if closest else ""
+    looked = listed(source.label for source in local.sources) or "no source"
+    text = f"No skill is named {quoted(name)} in {looked}.{hint} Name its source with --source."
+    return _Stop("found", "unknown", text), list(local.source_problems)
+
+
+def _stop(skill: Found) -> _Stop | None:
+    """Return what keeps a usable skill from being loaded."""
+    if skill.is_user_only:
+        return _Stop(
+            "visible",
+            "user-only",
+            "Its author keeps it from the model (`disable-model-invocation`). Pass `slash_commands=True`, so that the "
+            f'user can start it, or show it with `visibility={{"{skill.row["name"]}": "always"}}`.',
+        )
+    if skill.row["tokens"] > DEFAULT_LOADED_TOKENS:
+        return _Stop(
+            "loaded",
+            "max_loaded_tokens",
+            f"A load takes {skill.row['tokens']:,} tokens, and {DEFAULT_LOADED_TOKENS:,} are allowed. Move material "
+            "into references/, or raise `max_loaded_tokens`.",
+        )
+    return None
+
+
+def _listed_tokens(skill: Found) -> int:
+    return count_text_tokens(CatalogList([skill.entry]).render({})) if skill.entry and not skill.is_user_only else 0
+
+
+def _missing_tools(skill: Found) -> list[str]:
+    """Return the tools that a skill names in its frontmatter and that a deep agent does not have."""
+    if skill.entry is None:
+        return []
+    metadata = skill.entry.skill
+    own = metadata["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
+    # `Bash(git add:*)` names a tool, and what it may be called with.
+    named = [tool.partition("(")[0] for tool in metadata["allowed_tools"]]
+    return [tool for tool in dict.fromkeys([*named, *own]) if tool and tool not in AGENT_TOOLS | OTHER_NAMES]
+
+
+# Ranking.
+
+
+def _rank(local: LocalCatalog, skill: Found, request: str) -> RequestReport:
+    """Return the place of a skill for a request, who is before it, and by which words."""
+    entries = visible(local.discovery.catalog, local.hidden)
+    library = Library(document_of(entry) for entry in entries)
+    ranker, name = Ranker(), skill.row["name"]
+    names = ranker.rank(library, request, MAX_RANK).names
+    suggested = ranker.rank(library, request, DEFAULT_SUGGESTIONS).fitting
+    rank = names.index(name) + 1 if name in names else None
+    before = names[: rank - 1] if rank is not None else names
+    shown = before[:MAX_BEFORE]
+    hits = _words(ranker, library, request)
+    return RequestReport(
+        text=request,
+        rank=rank,
+        of=len(entries),
+        suggested=name in suggested,
+        words=[word for word, having in hits.items() if name in having],
+        before=[Rival(name=rival, words=[w for w, having in hits.items() if rival in having]) for rival in shown],
+    )
+
+
+def _words(ranker: Ranker, library: Library, request: str) -> dict[str, frozenset[str]]:
+    """Return by word of a request the skills that are found by it; words that say nothing are left out."""
+    words = list(dict.fromkeys(re.findall(r"\w[\w'-]*", request.lower())))[:MAX_WORDS]
+    found = {word: frozenset(ranker.search(library, word, len(library)).names) for word in words}
+    # What every skill has tells none of them apart.
+    return {word: names for word, names in found.items() if names and (len(names) < len(library) or len(library) == 1)}
+
+
+def _not_suggested(asked: RequestReport) -> Any:  # noqa: ANN401 - a part of an explanation
+    if not asked["before"] and asked["rank"] is None:
+        code, text = "suggestions-silent", "No skill fits this request well enough to be suggested."
+    else:
+        place = f"It ranks number {asked['rank']}" if asked["rank"] else f"It is not among the first {MAX_RANK}"
+        code, text = "not-suggested", f"{place} for this request, and is not suggested."
+    if asked["rank"] == 1:
+        code, text = "suggestions-silent", "It ranks first, but does not fit this request well enough to be suggested."
+    fix = " Put the words that users write into its description; without `SkillSuggestions` the list shows it anyway."
+    return {"stopped": "suggested", "code": code, "message": text + fix}
+
+
+def show_explanation(output: Output, own: Explanation) -> None:
+    """Show an explanation in lines of at most 80 columns."""
+    verdict = f"{own['stopped']}: {own['code']}" if own["stopped"] else "nothing stops it"
+    _write(output, f"{prose(own['skill'])}: {verdict}")
+    _write(output, own["message"], 2)
+    if own["path"]:
+        _write(output, f"File: {own['path']}", 2)
+    costs = own["costs"]
+    if costs:
+        budget = f"of {costs['max_loaded_tokens']:,} that may be loaded together"
+        _write(output, f"Cost: {costs['load']:,} tokens a load, {budget}; {costs['listed']:,} in the list", 2)
+    asked = own["request"]
+    if asked:
+        place = f"{asked['rank']} of {asked['of']:,}" if asked["rank"] else f"none of the first {MAX_RANK}"
+        _write(output, f"Rank: {place}, {'' if asked['suggested'] else 'not '}suggested; {_by(asked['words'])}", 2)
+        for number, rival in enumerate(asked["before"], 1):
+            _write(output, f"{number}. {rival['name']}: {_by(rival['words'])}", 4)
+    if own["missing_tools"]:
+        tools = ", ".join(own["missing_tools"])
+        _write(output, f"Tools that it names and a deep agent lacks: {tools}. Pass them to the agent.", 2)
+    for noted in own["problems"]:
+        if noted["code"] != own["code"]:
+            _write(output, f"{noted['path']}: {noted['code']}: {noted['message']}", 2)
+
+
+def _by(words: Sequence[str]) -> str:
+    return f"by {', '.join(words)}" if words else "by no word of it"
+
+
+def _write(output: Output, text: str, indent: int = 0) -> None:
+    start = " " * indent
+    lines = textwrap.wrap(
+        prose(text),
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=f"{start}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        output.line(line)
+
+
+# A log of events, as `SkillUsage(JsonLinesRecorder(...))` writes it.
+
+COUNTED = {
+    "skill.loaded": "loads",
+    "skill.unloaded": "unloads",
+    "skill.missed": "missed",
+    "skill.left_out": "left_out",
+    "skill.reattached": "put_backs",
+}
+"""The events that are counted, and what of."""
+
+
+class EventsRow(TypedDict):
+    """A skill in the JSON of `explain --events`."""
+
+    skill: str
+    loads: int
+    unloads: int
+    missed: int
+    left_out: int
+    put_backs: int
+    refused: dict[str, int]
+    """Refusals by reason."""
+
+    open_checks: list[str]
+    """Checks that are open in a thread, as far as the log goes."""
+
+
+class EventsReport(TypedDict):
+    """The JSON of `explain --events`."""
+
+    events: int
+    skipped: int
+    """Lines that are no events."""
+
+    skills: list[EventsRow]
+
+
+@dataclass
+class _Tally:
+    counts: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    open: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Open checks, each with its thread."""
+
+
+def read_events(file: str, name: str | None = None) -> EventsReport:
+    """Return what a log says of each skill, or of one; lines that are no events are counted and skipped."""
+    tallies: dict[str, _Tally] = {}
+    events = skipped = 0
+    wanted = None if name is None else name_key(name)
+    with Path(file).open(encoding="utf-8", errors="replace") as lines:
+        for event in _events(lines):
+            if event is None:
+                skipped += 1
+                continue
+            events += 1
+            skill = event["skill"]
+            if skill and (wanted is None or name_key(skill) == wanted):
+                _count(tallies.setdefault(skill, _Tally()), event)
+    return EventsReport(events=events, skipped=skipped, skills=[_row(*item) for item in sorted(tallies.items())])
+
+
+def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any] | None]:
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line) if len(line) <= MAX_LINE else None
+        except (ValueError, RecursionError):
+            found = None
+        is_event = isinstance(found, dict) and all(isinstance(found.get(key), str) for key in ("type", "skill"))
+        yield found if is_event else None
+
+
+def _count(tally: _Tally, event: Mapping[str, Any]) -> None:
+    kind, thread = event["type"], str(event.get("thread_id"))
+    if kind in COUNTED:
+        tally.counts[COUNTED[kind]] += 1
+    elif kind == "skill.refused":
+        tally.refused[str(event.get("reason") or "refused")] += 1
+    elif kind == "skill.checked":
+        check = (thread, _check_name(event.get("check")))
+        if event.get("status") == "open":
+            tally.open[check] = None
+        else:
+            tally.open.pop(check, None)
+    elif kind == "skill.unchecked":
+        checks = event.get("checks")
+        tally.open |= {(thread, _check_name(check)): None for check in (checks if isinstance(checks, list) else ())}
+
+
+def _check_name(check: object) -> str:
+    return check if isinstance(check, str) else json.dumps(check, sort_keys=True)
+
+
+def _row(skill: str, tally: _Tally) -> EventsRow:
+    counts = tally.counts
+    return EventsRow(
+        skill=skill,
+        loads=counts["loads"],
+        unloads=counts["unloads"],
+        missed=counts["missed"],
+        left_out=counts["left_out"],
+        put_backs=counts["put_backs"],
+        refused=dict(sorted(tally.refused.items())),
+        open_checks=sorted({check for _thread, check in tally.open}),
+    )
+
+
+def show_events(output: Output, report: EventsReport) -> None:
+    """Show what a log says, a few lines for each skill."""
+    for row in report["skills"]:
+        numbers = [counted(row["loads"], "load"), f"{row['missed']:,} missed", f"{row['left_out']:,} left out"]
+        numbers += [f"{counted(number, 'refusal')} ({reason})" for reason, number in row["refused"].items()]
+        _write(output, f"{row['skill']}: {', '.join(numbers)}")
+        if row["open_checks"]:
+            _write(output, f"Open checks: {', '.join(row['open_checks'])}", 2)
+    skipped = f", {counted(report['skipped'], 'line')} skipped that are no events" if report["skipped"] else ""
+    output.remark(f"{counted(report['events'], 'event')} of {counted(len(report['skills']), 'skill')}{skipped}.")

@@ -1,0 +1,155 @@
+"""`deepskills explain`: why a skill is not used, from files, and what a log of events says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from deepskills._cli.app import app
+from deepskills._cli.commands.explain import AGENT_TOOLS, OTHER_NAMES
+from deepskills.extensions import DEFAULT_ALIASES, JsonLinesRecorder, UsageEvent
+from support import skill_md, write_files
+
+TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.")
+COFFEE = skill_md("coffee", "Makes a cup of coffee from beans. Use it for coffee.")
+FILES = {"skills/tea/SKILL.md": TEA, "skills/coffee/SKILL.md": COFFEE}
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+def explain(place: Path, *arguments: str, sources: tuple[str, ...] = ("skills",)) -> tuple[int, dict[str, Any]]:
+    named = [part for source in sources for part in ("--source", str(place / source))]
+    done = invoke(*arguments, *named, "--json")
+    return done.exit_code, json.loads(done.stdout)
+
+
+def test_a_skill_that_nothing_stops(tmp_path: Path) -> None:
+    """Its costs stand beside the default budget, and no stage is named."""
+    write_files(tmp_path, FILES)
+    code, own = explain(tmp_path, "Tea")
+    assert (code, own["skill"], own["stopped"], own["code"]) == (0, "tea", None, None)
+    assert own["costs"]["load"] > own["costs"]["listed"] > 0
+    assert own["costs"]["max_loaded_tokens"] == 50_000
+
+
+CAUSES: dict[str, tuple[dict[str, str], str, str, str, int]] = {
+    "broken": ({"skills/tea/SKILL.md": "# Tea\n"}, "tea", "found", "no-frontmatter", 1),
+    "unknown": ({}, "te", "found", "unknown", 1),
+    "misnamed": ({"skills/juice/skill.md": TEA}, "juice", "found", "skill-file-misnamed", 1),
+    "too deep": ({"skills/a/b/juice/SKILL.md": skill_md("juice")}, "juice", "found", "skill-too-deep", 1),
+    "user-only": (
+        {"skills/tea/SKILL.md": skill_md("tea", disable_model_invocation="true")},
+        "tea",
+        "visible",
+        "user-only",
+        0,
+    ),
+    "too large": (
+        {"skills/tea/SKILL.md": skill_md("tea", body="Word. " * 60_000)},
+        "tea",
+        "loaded",
+        "max_loaded_tokens",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", CAUSES)
+def test_the_cause_that_was_planted_is_named(planted: str, tmp_path: Path) -> None:
+    """By the stage and the code that `middleware.explain` gives."""
+    files, name, stopped, code, exit_code = CAUSES[planted]
+    write_files(tmp_path, {**FILES, **files})
+    status, own = explain(tmp_path, name)
+    assert (status, own["stopped"], own["code"]) == (exit_code, stopped, code)
+    assert own["message"]
+
+
+def test_a_shadowed_file_is_named_beside_the_one_that_is_used(tmp_path: Path) -> None:
+    """The later source wins; the path that lost is told."""
+    write_files(tmp_path, {**FILES, "more/tea/SKILL.md": TEA})
+    _, own = explain(tmp_path, "tea", sources=("skills", "more"))
+    assert own["path"] == (tmp_path / "more/tea/SKILL.md").as_posix()
+    [noted] = own["problems"]
+    assert (noted["code"], noted["path"]) == ("skill-shadowed", (tmp_path / "skills/tea/SKILL.md").as_posix())
+
+
+def test_a_request_says_who_is_before_it_and_by_which_words(tmp_path: Path) -> None:
+    """Rank, rivals and their words; small talk fits nobody."""
+    write_files(tmp_path, FILES)
+    _, own = explain(tmp_path, "tea", "--request", "a cup of coffee from beans, or green tea")
+    asked = own["request"]
+    assert asked["before"][0]["name"] == "coffee"
+    assert {"cup", "coffee", "beans"} <= set(asked["before"][0]["words"])
+    assert {"green", "tea"} <= set(asked["words"])
+    _, own = explain(tmp_path, "tea", "--request", "roast the beans of coffee")
+    assert (own["stopped"], own["code"]) == ("suggested", "not-suggested")
+    _, own = explain(tmp_path, "tea", "--request", "good morning")
+    assert own["code"] == "suggestions-silent"
+    _, own = explain(tmp_path, "tea", "--request", "green tea, please")
+    assert (own["stopped"], own["request"]["rank"], own["request"]["suggested"]) == (None, 1, True)
+
+
+def test_tools_that_a_deep_agent_lacks(tmp_path: Path) -> None:
+    """What the frontmatter names, by its own and by another client's names."""
+    tea = skill_md("tea", allowed_tools="Bash(git:*) Read fetch_url", metadata={"include_tools": "kettle"})
+    write_files(tmp_path, {"skills/tea/SKILL.md": tea})
+    assert explain(tmp_path, "tea")[1]["missing_tools"] == ["fetch_url", "kettle"]
+    assert DEFAULT_ALIASES.keys() == OTHER_NAMES
+    assert set(DEFAULT_ALIASES.values()) <= AGENT_TOOLS
+
+
+@pytest.mark.parametrize("name", ["tea", "broken", "nobody"])
+def test_the_screen_fits_80_columns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of text is longer, and nothing in it can steer a terminal."""
+    monkeypatch.chdir(tmp_path)
+    write_files(
+        tmp_path, {**FILES, "skills/broken/SKILL.md": "---\nname: \x1b[31mred\n---\n", "more/tea/SKILL.md": TEA}
+    )
+    done = invoke(name, "--request", "a cup of coffee from beans or tea", "-s", "skills", "-s", "more")
+    assert done.stdout
+    assert all(len(line) <= 80 or " " not in line.strip() for line in done.stdout.splitlines())
+    assert "\x1b" not in done.stdout
+
+
+def test_a_log_of_events(tmp_path: Path) -> None:
+    """Loads, misses, left-outs, refusals by reason and open checks by skill; what is no event is skipped."""
+    log = tmp_path / "events.jsonl"
+    record = JsonLinesRecorder(log)
+    events: list[tuple[str, str, dict[str, Any]]] = [
+        ("skill.loaded", "tea", {"tokens": 3}),
+        ("skill.loaded", "tea", {"tokens": 3}),
+        ("skill.missed", "coffee", {}),
+        ("skill.left_out", "tea", {"tokens": 3}),
+        ("skill.refused", "coffee", {"reason": "max_loaded_skills"}),
+        ("skill.checked", "tea", {"check": "run_tests", "status": "open"}),
+        ("skill.checked", "tea", {"check": "lint", "status": "open"}),
+        ("skill.checked", "tea", {"check": "lint", "status": "passed"}),
+        ("skill.unchecked", "tea", {"checks": ["CHANGELOG.md"]}),
+    ]
+    for kind, skill, details in events:
+        record(UsageEvent(kind, skill, None, None, None, details, thread_id="one"))
+    with log.open("a", encoding="utf-8") as lines:
+        lines.write('no json\n[1]\n{"type": 3}\n' + "[" * 100_000 + "\n\n")
+    report = json.loads(invoke("--events", str(log), "--json").stdout)
+    assert (report["events"], report["skipped"]) == (9, 4)
+    coffee, tea = report["skills"]
+    assert (coffee["missed"], coffee["refused"]) == (1, {"max_loaded_skills": 1})
+    assert (tea["loads"], tea["left_out"], tea["open_checks"]) == (2, 1, ["CHANGELOG.md", "run_tests"])
+    assert [row["skill"] for row in json.loads(invoke("tea", "--events", str(log), "--json").stdout)["skills"]] == [
+        "tea"
+    ]
+    shown = invoke("--events", str(log))
+    assert "coffee: 0 loads, 1 missed, 0 left out, 1 refusal (max_loaded_skills)" in shown.stdout
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+
+
+def test_wrong_usage() -> None:
+    """Nothing to explain, both at once, and a log that is not there."""
+    assert invoke().exit_code == 2
+    assert invoke("--events", "x", "--request", "y").exit_code == 2
+    missing = invoke("--events", "none.jsonl")
+    assert (missing.exit_code, "none.jsonl" in missing.stderr) == (1, True)
