@@ -16,22 +16,25 @@ from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, Tool
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
 from deepskills import (
     Answer,
     OptionalSource,
+    ProvidedSkill,
     Refuse,
     SkillEntry,
     SkillExplanation,
     SkillExtension,
     SkillLoad,
+    SkillProvider,
     SkillRun,
     SkillsMiddleware,
     Visibility,
 )
 from deepskills.extensions import SkillLock, SkillSuggestions
-from deepskills.testing import ScriptedChatModel, call_tools
+from deepskills.testing import ScriptedChatModel, call_tools, skills_state
 from support import Mode, both_modes, disk, load, run, skill_md, unload, write_files
 
 STAGES = ["found", "visible", "listed", "suggested", "loaded", "present", "used", "checked"]
@@ -507,3 +510,85 @@ def test_missing_optional_sources_are_nobodys_cause(tmp_path: Path) -> None:
     skills = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills", OptionalSource("/none")])
     [told] = skills.explain(thread(skills), "zzzz")
     assert told.code == "unknown"
+
+
+@both_modes
+def test_a_text_that_was_put_back_is_present(mode: Mode, tmp_path: Path) -> None:
+    """A summary took it away, and the next request has it again."""
+    skills = simple(tmp_path)
+    replies = [call_tools(load("alpha")), call_tools(load("nothing")), "Done."]
+    agent: Any = create_agent(
+        ScriptedChatModel(replies=replies), middleware=[Summarizes(), skills], checkpointer=InMemorySaver()
+    )
+    config: Any = {"configurable": {"thread_id": "one"}}
+    run(mode, agent, "go", config)
+    [told] = explain(mode, skills, agent.get_state(config).values, "alpha")
+    assert told.stopped is None
+    assert "put back" in told.stages["present"].message
+
+
+class Hub(SkillProvider):
+    """Skills from elsewhere."""
+
+    label = "hub"
+
+    def list_skills(self, runtime: Any) -> list[ProvidedSkill]:  # noqa: ARG002 - the provider's signature
+        """List one."""
+        return [ProvidedSkill("a", "alpha", "Writes release notes.")]
+
+    def read_skill(self, skill: ProvidedSkill, runtime: Any) -> bytes:  # noqa: ARG002 - the provider's signature
+        """Read it."""
+        return ALPHA.encode()
+
+
+def sources_of(runtime: Any) -> list[str]:
+    """Return the sources of whoever asks; fails where nobody knows who asks."""
+    return [f"/{runtime.config['configurable']['thread_id']}"]
+
+
+@both_modes
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda root: SkillsMiddleware(backend=disk(root), sources=["/skills"], refresh="run"),
+        lambda root: SkillsMiddleware(backend=disk(root), sources=sources_of),
+        lambda root: SkillsMiddleware(backend=lambda _runtime: disk(root), sources=["/skills"]),
+        lambda _root: SkillsMiddleware(sources=[Hub()]),
+    ],
+    ids=["refresh", "sources", "backend", "provider"],
+)
+def test_whatever_varies_by_run_is_known_from_the_thread(mode: Mode, make: Any, tmp_path: Path) -> None:
+    """Functions of the runtime need no runtime to explain what they gave, in this process and in another."""
+    write_files(tmp_path, {**BASE, "one/alpha/SKILL.md": ALPHA})
+    skills = make(tmp_path)
+    state = thread(skills, call_tools(load("alpha")), "Done.")
+    for process in (skills, make(tmp_path)):
+        [told] = explain(mode, process, state, "alpha")
+        assert told.stopped is None, told
+    state = thread(skills, "Done.")
+    for process in (skills, make(tmp_path)):
+        [told] = explain(mode, process, state, "alpha")
+        assert (told.stopped, told.code) == ("loaded", "not-loaded")
+
+
+def test_a_tool_may_ask_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """The state of the run is enough, also what was called in this very turn."""
+    skills = simple(tmp_path)
+    heard: list[str | None] = []
+
+    @tool
+    def why(runtime: ToolRuntime) -> str:
+        """Say why alpha was not used."""
+        [told] = skills.explain(runtime.state, "alpha", runtime)
+        heard.append(told.code)
+        return told.message
+
+    thread(skills, call_tools(("why", {})), call_tools(load("alpha")), call_tools(("why", {})), "Done.", tools=[why])
+    assert heard == ["not-loaded", None]
+
+
+def test_a_state_for_unit_tests_is_explained(tmp_path: Path) -> None:
+    """What `skills_state` makes has private keys as an agent's has."""
+    skills = simple(tmp_path)
+    told = {each.skill: each for each in skills.explain(skills_state(skills, loaded=["alpha"]))}
+    assert (told["alpha"].stopped, told["beta"].code) == (None, "not-loaded")
