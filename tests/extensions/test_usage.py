@@ -558,15 +558,18 @@ def test_opentelemetry_has_counters_histograms_and_spans(mode: Mode, tmp_path: P
     agent = create_agent(ScriptedChatModel(replies=turns), middleware=[skills(tmp_path, usage, scripts)])
     with tracers.get_tracer("app").start_as_current_span("request") as outer:
         run(mode, agent)
-        for kind in ("reattached", "missed"):
+        for kind in ("reattached", "missed", "left_out"):
             usage.on_event(CustomEvent({"type": f"skill.{kind}", "skill": "alpha", "trigger": "system"}), None)
     usage.on_event(SkillForked(skill="alpha", agent="writer", failed=True, seconds=2.5, trigger="model"), None)
     assert usage.flush(60)
     found = points(reader)
     counted = {name: sum(point.value for point in found[name]) for name in found if hasattr(found[name][0], "value")}
     assert counted == {
-        f"deepskills.skill.{name}": 1 for name in ("loads", "refusals", "put_backs", "misses", "scripts", "forks")
+        f"deepskills.skill.{name}": 1
+        for name in ("loads", "refusals", "put_backs", "misses", "left_outs", "scripts", "forks")
     }
+    [refused] = found["deepskills.skill.refusals"]
+    assert refused.attributes["deepskills.reason"] == "unknown"
     tokens = {point.attributes["gen_ai.token.type"]: point.sum for point in found["deepskills.skill.tokens"]}
     assert tokens == {"input": 70, "output": 7}
     [loaded] = found["deepskills.skill.loads"]
@@ -585,6 +588,21 @@ def test_opentelemetry_has_counters_histograms_and_spans(mode: Mode, tmp_path: P
     assert fork.end_time - fork.start_time == 2_500_000_000
     assert not fork.status.is_ok
     assert not by_name["run_skill_script alpha"].status.is_ok
+
+
+def test_reasons_of_refusals_are_bounded(tmp_path: Path) -> None:
+    """Each reason is a series of its own, up to a limit; whatever else an extension says is counted together."""
+    reader = InMemoryMetricReader()
+    usage = SkillUsage(OpenTelemetryRecorder(MeterProvider([reader])))
+    for number in range(50):
+        event = {"type": "skill.refused", "skill": str(tmp_path), "reason": f"because of {number}"}
+        usage.on_event(CustomEvent(event), None)
+    assert usage.flush(60)
+    counted = {
+        point.attributes["deepskills.reason"]: point.value for point in points(reader)["deepskills.skill.refusals"]
+    }
+    assert len(counted) == 31
+    assert counted["(other)"] == 20
 
 
 def test_attributes_are_bounded_in_number_and_length(tmp_path: Path) -> None:

@@ -575,13 +575,17 @@ MAX_SKILLS = 1_000
 """How many skills metrics distinguish; the others are counted together."""
 
 OTHER = "(other)"
-"""The name under which metrics count skills beyond the limit."""
+"""The name under which metrics count skills, and reasons, beyond the limit."""
+
+MAX_REASONS = 30
+"""How many reasons of refusals metrics distinguish; ours are few, but extensions may give any."""
 
 _COUNTERS = {
     "skill.loaded": ("deepskills.skill.loads", "Skills loaded"),
     "skill.unloaded": ("deepskills.skill.unloads", "Skills unloaded"),
     "skill.refused": ("deepskills.skill.refusals", "Loads and unloads refused"),
     "skill.reattached": ("deepskills.skill.put_backs", "Lost texts put back"),
+    "skill.left_out": ("deepskills.skill.left_outs", "Lost texts for which there was no room"),
     "skill.missed": ("deepskills.skill.misses", "Runs that loaded nothing although one skill clearly fitted"),
     "skill.script": ("deepskills.skill.scripts", "Scripts run"),
     "skill.forked": ("deepskills.skill.forks", "Skills run in sub-agents"),
@@ -685,6 +689,7 @@ class OpenTelemetryRecorder:
         self._error = trace.StatusCode.ERROR
         self._max_skills = max_skills
         self._known: set[tuple[Any, ...]] = set()
+        self._reasons: set[str] = set()
 
     def capture(self, runtime: Any) -> Any:  # noqa: ANN401, ARG002 - LangGraph's runtime, OpenTelemetry's context
         """Return the context of the run, so that spans have their parent."""
@@ -695,7 +700,10 @@ class OpenTelemetryRecorder:
         origin = _origin(event)
         counted = self._bounded(origin)
         if event.type in self._counters:
-            self._counters[event.type].add(1, {**counted, "deepskills.trigger": _value(event.trigger)})
+            further = {"deepskills.trigger": _value(event.trigger)}
+            if event.type == "skill.refused":
+                further["deepskills.reason"] = self._bounded_reason(event.details.get("reason"))
+            self._counters[event.type].add(1, {**counted, **further})
         if event.type == "skill.loaded":
             self._sizes.record(_number(event.details.get("tokens")), counted)
         if event.type == "skill.cost":
@@ -723,6 +731,15 @@ class OpenTelemetryRecorder:
         if event.details.get("failed") is True or event.details.get("exit_code") not in (None, 0):
             span.set_status(self._error)
         span.end(ended)
+
+    def _bounded_reason(self, given: object) -> str:
+        """Return the reason of a refusal for metrics, limited for the same cause as skills."""
+        reason = str(_value(given or ""))
+        if reason not in self._reasons:
+            if len(self._reasons) >= MAX_REASONS:
+                return OTHER
+            self._reasons.add(reason)
+        return reason
 
     def _bounded(self, origin: Mapping[str, str]) -> Mapping[str, str]:
         """Return a skill's attributes for metrics, limited because each new name would be a new series."""
