@@ -592,3 +592,10 @@ def test_a_state_for_unit_tests_is_explained(tmp_path: Path) -> None:
     skills = simple(tmp_path)
     told = {each.skill: each for each in skills.explain(skills_state(skills, loaded=["alpha"]))}
     assert (told["alpha"].stopped, told["beta"].code) == (None, "not-loaded")
+
+
+def test_suggestions_that_are_only_tried_out_stop_nothing(tmp_path: Path) -> None:
+    """With `shadow=True` no note is shown, so none is missing."""
+    skills = simple(tmp_path, extensions=[SkillSuggestions(shadow=True)])
+    [told] = skills.explain(thread(skills, given="Good morning!"), "alpha")
+    assert told.code == "not-loaded"

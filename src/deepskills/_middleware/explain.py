@@ -160,6 +160,9 @@ class _Facts:
         self.shelf = run.known_shelf
         known = {(found["path"], found["code"]): found for found in (*self.shelf.problems, *self.thread.problems)}
         self.problems: list[SkillProblem] = list(known.values())
+        self._by_path: dict[str, list[SkillProblem]] = {}
+        for found in self.problems:
+            self._by_path.setdefault(found["path"], []).append(found)
         self.has_section = section is not None
         loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
         given = section_input(run, loaded) if section is not None else None
@@ -174,8 +177,8 @@ class _Facts:
 
     def of_file(self, path: str) -> list[SkillProblem]:
         """Return what is wrong with a file, and with those who judge it."""
-        shown = self.run.settings.paths.shown(path)
-        return [found for found in self.problems if found["path"] in (path, shown, "extensions", "visibility")]
+        places = dict.fromkeys((path, self.run.settings.paths.shown(path), "extensions", "visibility"))
+        return [found for place in places for found in self._by_path.get(place, ())]
 
 
 def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
@@ -378,6 +381,7 @@ class _Notes:
         ranked = memory.get("ranked")
         names = ranked.get("names") if isinstance(ranked, Mapping) and ranked.get("message") == self.message else None
         self.ranked: list[Any] = names if isinstance(names, list) else []
+        self.is_shown = self.message in self.lines
 
     @property
     def newest(self) -> list[Any]:
@@ -405,6 +409,8 @@ def _suggested(facts: _Facts, name: str) -> SkillStage:
         if note.shows(name):
             return _passed("Suggested for an earlier message.")
     note = asked[0]
+    if not note.is_shown:
+        return _passed(f"{note.extension} shows no notes here.")
     place = note.ranked.index(name) + 1 if name in note.ranked else 0
     rank = f"It ranked number {place} for the newest message" if place else "It was not ranked for the newest message"
     look = f'`deepskills explain {name} --request "..."` shows which words decide.'
