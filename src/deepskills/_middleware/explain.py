@@ -177,7 +177,7 @@ class _Facts:
 
     def of_file(self, path: str) -> list[SkillProblem]:
         """Return what is wrong with a file, and with those who judge it."""
-        places = dict.fromkeys((path, self.run.settings.paths.shown(path), "extensions", "visibility"))
+        places = (path, "extensions", "visibility")
         return [found for place in places for found in self._by_path.get(place, ())]
 
 
