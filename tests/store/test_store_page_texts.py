@@ -6,6 +6,7 @@ import re
 from deepskills.store.document import difference
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import MAX_RENDERED, Place, rendered
+from deepskills.store.service import UsageCount
 
 PLACE = Place("/skills/1/files/", "/skills/1", "", frozenset({"references/a b.md", "x.svg", "up.md"}))
 DEEP = Place("/skills/1/files/", "/skills/1", "references", PLACE.paths)
@@ -34,7 +35,7 @@ def test_links_lead_where_they_say() -> None:
         "javascript:alert(1)", "JaVaScRiPt:alert(1)", "java&#10;script:alert(1)", "&#106;avascript:alert(1)",
         "data:text/html,x", "vbscript:x", "file:///etc/passwd", "//evil.example", "/deleted", "\\\\evil.example",
         "/\\evil.example", "../up.md", "references/../../up.md", "none.md", "x:y", "?q=1", "#", "ftp://x.example",
-        "blob:x", "%2f%2fevil.example",
+        "blob:x", "%2f%2fevil.example", "http:/logout", "https:logout", "http:\\\\evil.example", "https:///logout",
     ]  # fmt: skip
     table |= {f"[a]({address}) ![b]({address})": [] for address in nowhere}
     table |= {"[a][r]\n\n[r]: javascript:alert(1)": [], "<javascript:alert(1)>": []}
@@ -91,7 +92,7 @@ def test_differences() -> None:
         ("removed", "gone", 1, None),
         ("note", "Binary files a/b.bin and b/b.bin differ", None, None),
         ("file", "c.md", None, None),
-        ("removed", "red", 1, None),
+        ("removed", "\x1b[31mred", 1, None),
         ("note", "No newline at end of file", None, None),
         ("added", "red", None, 1),
         ("file", "n.md (new)", None, None),
@@ -125,6 +126,28 @@ def test_problems_while_typing() -> None:
     assert str(shown.said("Use `a<b>` or <i>.")) == "Use <code>a&lt;b&gt;</code> or &lt;i&gt;."
 
 
+def test_what_cannot_be_seen_is_marked() -> None:
+    """Every character that a model reads and nobody sees is there by number, markup around it stays text."""
+    table = {
+        "a\u202eb": "a[U+202E]b",
+        "a\u200b\u200b\u200bb": "a[U+200B×3]b",
+        "<b>\ufeff</b>": "&lt;b&gt;[U+FEFF]&lt;/b&gt;",
+        "\U000e0001" + "".join(chr(0xE0000 + ord(sign)) for sign in "<hi>"): (
+            "[U+E0001 U+E003C U+E0068 U+E0069 U+E003E “&lt;hi&gt;”]"
+        ),
+        "\x1b[31mred\r\n\tx\ry": "[U+001B][31mred\r\n\tx[U+000D]y",
+        "\u200b\r\n": "[U+200B]\r\n",
+        "\xa0\xad\u2028\u2066\u3164\ufe0f\U000e0100\ue000": (
+            "[U+00A0 U+00AD U+2028 U+2066 U+3164 U+FE0F U+E0100 U+E000]"
+        ),
+        "naïve 日本語 עברית 🙂": "naïve 日本語 עברית 🙂",
+    }
+    as_text = {
+        text: str(shown.marked(text)).replace('<span class="mark">', "[").replace("</span>", "]") for text in table
+    }
+    assert as_text == table
+
+
 def test_line_ends_stay() -> None:
     """A browser sends every line end as two characters; a text keeps those that it had."""
     assert shown.as_before("a\r\nb\r\n", None) == "a\nb\n"
@@ -142,7 +165,16 @@ def test_use_as_bars_and_a_line() -> None:
     assert (use.total, len(use.days)) == (6, 30)
     assert [use.days[0].length, use.days[1].length, use.days[-1].length] == [50, 0, 100]
     assert [(bar.label, bar.length) for bar in use.triggers] == [("model", 100), ("pin", 20)]
-    assert use.points.startswith("0.0,10.0 3.4,19.0")
+    counts = [
+        UsageCount(today, "skill.loaded", "model", 52),
+        UsageCount(today, "skill.refused", "budget", 3),
+        UsageCount(today, "skill.refused", "unknown", 5),
+    ]
+    assert shown.use_from(counts, today).checked == ""
+    counts += [UsageCount(today, "skill.checked", "model", 90), UsageCount(today, "skill.unchecked", "model", 11)]
+    use_of_checked = shown.use_from(counts, today)
+    assert use_of_checked.checked == "followed in 41 of 52 uses"
+    assert [(bar.label, bar.count) for bar in use_of_checked.refusals] == [("unknown", 5), ("budget", 3)]
     assert use.label == "Loaded 6 times in 30 days, most on 1 Mar 2026 (4)"
     assert shown.use_of({}, today).label == "Not loaded in 30 days"
     assert [shown.size(1), shown.size(2_048), shown.size(5 << 20)] == ["1 byte", "2.0 KB", "5.0 MB"]

@@ -369,8 +369,14 @@ async def shown_skill(
     return StreamingResponse(_sent(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
 
 
-async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles) -> AsyncIterator[bytes]:
-    """Yield a `.zip` with skills, each in a directory with its name."""
+async def sent_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles, name: str) -> Response:
+    """Return a `.zip` with skills, each in a directory with its name, as a download.
+
+    It is written before any of it is sent, so that a failure is still an answer of its own.
+
+    Raises:
+        SkillBusyError: If there is no room for one of the skills now.
+    """
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     with zipfile.ZipFile(spool, "w") as archive:
 
@@ -382,17 +388,12 @@ async def archive_of(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles)
 
         async for directory, skill in skills:
             async with _assembling.turn(ASSEMBLING_SECONDS):
-                await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
-                async for file, content in _contents(skill.files, read):
-                    await add(f"{directory}/{file.path}", content)
-    async for piece in _sent(spool):
-        yield piece
-
-
-def sent_archive(pieces: AsyncIterator[bytes], name: str) -> Response:
-    """Return a `.zip` as a download with that name, which may only have letters, digits and hyphens."""
+                with in_flight.hold(skill.size):
+                    await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
+                    async for file, content in _contents(skill.files, read):
+                        await add(f"{directory}/{file.path}", content)
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
-    return StreamingResponse(pieces, 200, headers, "application/zip")
+    return StreamingResponse(_sent(spool), 200, {**headers, "content-length": str(spool.tell())}, "application/zip")
 
 
 async def sent_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:

@@ -67,6 +67,13 @@ async def bounded_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+def declared_size(request: Request, limit: int) -> int:
+    """Return how many bytes a body has at most, as its client says."""
+    declared = request.headers.get("content-length", "")
+    is_number = declared.isascii() and declared.isdigit() and len(declared) < _MAX_DIGITS
+    return min(int(declared), limit) if is_number else limit
+
+
 def content_type(request: Request) -> str:
     """Return the media type of a request's body, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -214,10 +221,8 @@ class Parts:
             return known
 
         async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> AsyncIterator[bytes]:
-            declared = request.headers.get("content-length", "")
-            size = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < _MAX_DIGITS else None
             most = settings.max_request_bytes
-            with in_flight.hold(most if size is None else min(size, most)):
+            with in_flight.hold(declared_size(request, most)):
                 yield await bounded_body(request, most)
 
         self.user = user

@@ -34,7 +34,6 @@ from deepskills.store.http.answers import (
     Sharing,
     UsageSchema,
     VersionSchema,
-    archive_of,
     as_json,
     documented_errors,
     etag,
@@ -592,7 +591,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield skill.name, skill
 
-        return sent_archive(archive_of(one(), parts), skill.name)
+        return await sent_archive(one(), parts, skill.name)
 
     @router.get("/export", response_class=Response, responses=answers)
     async def export(
@@ -632,4 +631,4 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     own = SkillService(session, policy=parts.settings.policy)
                     page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
-        return sent_archive(archive_of(each(), parts), "skills")
+        return await sent_archive(each(), parts, "skills")

@@ -50,7 +50,8 @@ def create_skills_page(
     """
     settings = Settings(session_factory, current_user, Policy.of(policy, options), max_request_bytes, security)
     site = Site(settings, dict(account_links or {}))
-    app = FastAPI(title="Skills", openapi_url=None)
+    # Without redirects to addresses without a slash at the end: they would go where `Host` says.
+    app = FastAPI(title="Skills", openapi_url=None, redirect_slashes=False)
     app.add_middleware(WithHeaders)
     app.router.route_class = site.route_class()
     parts = PageParts(site)

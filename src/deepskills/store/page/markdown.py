@@ -32,8 +32,8 @@ A text can be made to take far more time than its length suggests, and this boun
 HEADING_PREFIX = "part-"
 """The prefix of every heading's id, so that no text can take an id of the page."""
 
-_OUTSIDE = ("http", "https", "mailto")
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.IGNORECASE)
+# With a host: a browser takes `http:/logout` for an address of the page's own site.
+_OUTSIDE = re.compile(r"https?://[^/\\?#]|mailto:", re.IGNORECASE)
 _NOT_IN_IDS = re.compile(r"[^\w\- ]+")
 _ALIGNED = {"text-align:left": "left", "text-align:center": "center", "text-align:right": "right"}
 _DEEPEST_HEADING = 6
@@ -85,8 +85,7 @@ class _Parser(MarkdownIt):
 
 def leads_outside(link: str) -> bool:
     """Whether a link leads outside in an allowed way."""
-    scheme = _SCHEME.match(link)
-    return scheme is not None and scheme[1].lower() in _OUTSIDE
+    return _OUTSIDE.match(link) is not None
 
 
 def _is_relative(link: str) -> bool:

@@ -5,10 +5,11 @@ What a user may do is worked out here only to offer it (`rights_of`); the servic
 
 import datetime as dt
 import posixpath
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
+from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from langchain.agents.middleware.types import ModelRequest
@@ -20,7 +21,7 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now
-from deepskills.store.http.answers import archive_of, sent_archive, sent_file
+from deepskills.store.http.answers import sent_archive, sent_file
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts, revision_of
@@ -37,10 +38,25 @@ MAX_SHOWN_BYTES = 512 * 1024
 MAX_DIFF_LENGTH = 512 * 1024
 """How many characters of a diff are read."""
 
+MAX_REVIEWED_BYTES = 2 * 1024 * 1024
+"""How much of a skill's text and files one review shows; what is larger is named, to be looked at by itself."""
+
+WORK_OF_MARKDOWN = 64
+"""How much more work a character of Markdown can be than one of plain text."""
+
+SORTED = 500
+"""How many skills a list sorts or filters itself, by what the database does not sort by."""
+
+MAX_ANONYMOUS = 50
+"""How many skills the prompt of nobody shows: it costs everybody else no more than a list."""
+
 MAX_PROMPT_LENGTH = 200_000
 """How much of an agent's prompt is shown."""
 
 _MARKDOWN = (".md", ".markdown")
+_ROW = 300
+"""About how many characters a row of a list has."""
+
 _Word = Annotated[str, Query(max_length=1_000)]
 
 Scope = Literal["all", "agent", "waiting", "everybody"]
@@ -53,22 +69,45 @@ class Row:
     """A skill in a list."""
 
     skill: Skill
-    badges: list[shown.Badge]
+    audience: list[shown.Badge]
+    status: list[shown.Badge]
     owner: str
     tokens: int | None
-    use: shown.Use | None
+    loads: int | None
 
 
-def row_of(skill: Skill, viewer: Viewer, figures: SkillFigures | None, today: dt.date) -> Row:
+def row_of(skill: Skill, viewer: Viewer, figures: SkillFigures | None) -> Row:
     """Return a skill as a list shows it."""
     loads = None if figures is None else figures.loads
     return Row(
         skill,
-        shown.badges(skill, viewer),
+        shown.audience(skill),
+        shown.status(skill, viewer),
         shown.owner_of(skill, viewer),
         None if figures is None else figures.tokens,
-        None if loads is None else shown.use_of(loads, today),
+        None if loads is None else sum(loads.values()),
     )
+
+
+Sort = Literal["name", "used", "changed", "tokens"]
+"""The order of a list: by name, or with the most used, the last changed or the largest first."""
+
+_ORDERS: dict[Sort, Callable[[Row], float]] = {
+    "used": lambda row: row.loads or 0,
+    "changed": lambda row: row.skill.revision,
+    "tokens": lambda row: row.tokens or 0,
+}
+
+
+def is_shown(row: Row, audience: str, status: str) -> bool:
+    """Whether a skill is meant for an audience and has a status; empty ones are all."""
+    wanted = {"status": status, "audience": audience}
+    texts = {"status": {item.text for item in row.status}, "audience": {item.text for item in row.audience}}
+    if audience == "groups":
+        del wanted["audience"]
+        if not row.skill.shared_with:
+            return False
+    return all(not word or word in texts[key] for key, word in wanted.items())
 
 
 def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
@@ -81,10 +120,15 @@ def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
     }
 
 
+async def in_html(text: str, place: Place) -> str | None:
+    """Return Markdown as HTML; `None` if it is too long. A text can take far more time than its length suggests."""
+    return await computed(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
+
+
 async def text_of(skill: Skill, at: Addresses) -> str | None:
     """Return a skill's instructions as HTML; `None` if they are too long to be rendered."""
     place = Place(at.skill(skill.id, "/files/"), at.skill(skill.id), paths=frozenset(file.path for file in skill.files))
-    return await computed(len(skill.content) * 4, lambda: rendered(skill.content, place))
+    return await in_html(skill.content, place)
 
 
 def add_lists(router: APIRouter, parts: PageParts) -> None:
@@ -102,9 +146,13 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         q: _Word = "",
         tag: Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)] = None,
         scope: Scope = "all",
+        sort: Sort = "name",
+        audience: Literal["", "private", "groups", "public", "system"] = "",
+        status: Literal["", "approved", "needs approval", "hidden"] = "",
         cursor: Annotated[str | None, Query(max_length=2_000)] = None,
     ) -> Response:
         viewer = await site.viewer(user)
+        is_sorted_here = bool(sort != "name" or audience or status)
         # What waits for approval is everybody's to an operator, and to anybody else their own.
         page = await service.list_skills(
             user,
@@ -112,7 +160,7 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
             tags=tag,
             tag_match="all",
             q=q.strip() or None,
-            limit=PAGE_SIZE,
+            limit=SORTED if is_sorted_here else PAGE_SIZE,
             cursor=cursor,
             everything=scope == "everybody" or (scope == "waiting" and viewer.is_operator),
             unapproved=scope == "waiting",
@@ -120,17 +168,27 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         today = now().date()
         since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
         figures = await service.figures([skill.id for skill in page], since, user)
+        rows = [row_of(skill, viewer, figures.get(skill.id)) for skill in page]
+        rows = [row for row in rows if is_shown(row, audience, status)]
+        if sort != "name":
+            rows.sort(key=_ORDERS[sort], reverse=True)
+        filters = {"q": q, "tag": tag or [], "scope": "" if scope == "all" else scope}
+        filters |= {"sort": "" if sort == "name" else sort, "audience": audience, "status": status}
         return await site.page(
             request,
             "list.html",
             user,
             viewer=viewer,
-            rows=[row_of(skill, viewer, figures.get(skill.id), today) for skill in page],
+            size=len(rows) * _ROW,
+            rows=rows,
+            most=max((row.loads or 0 for row in rows), default=0) or 1,
             next_cursor=page.next_cursor,
             cursor=cursor,
+            filters=filters,
             q=q,
             tags=tag or [],
             scope=scope,
+            sorted_here=SORTED if is_sorted_here and (page.next_cursor or cursor) else None,
         )
 
     @router.get("/deleted")
@@ -138,14 +196,18 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         request: Request,
         service: service_type,
         user: writer_type,
+        scope: Literal["own", "everybody"] = "own",
         cursor: Annotated[str | None, Query(max_length=2_000)] = None,
     ) -> Response:
-        page = await service.list_skills(user, deleted=True, limit=PAGE_SIZE, cursor=cursor)
+        page = await service.list_skills(
+            user, deleted=True, limit=PAGE_SIZE, cursor=cursor, everything=scope == "everybody"
+        )
         return await site.page(
             request,
             "deleted.html",
             user,
             skills=list(page),
+            scope=scope,
             next_cursor=page.next_cursor,
             retention=site.policy.retention,
         )
@@ -153,17 +215,22 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
     @router.get("/prompt")
     async def prompt(
         request: Request,
+        service: service_type,
         user: user_type,
         public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        text = await prompt_of(parts, user, include_public=public)
+        chosen = None
+        if user is None:
+            page = await service.list_skills(None, public, limit=MAX_ANONYMOUS)
+            chosen = [skill.id for skill in page] if page.next_cursor else None
+        text = await prompt_of(parts, user, include_public=public, skill_ids=chosen)
         return await site.page(
             request,
             "prompt.html",
             user,
             size=len(text),
             text=text[:MAX_PROMPT_LENGTH],
-            is_cut=len(text) > MAX_PROMPT_LENGTH,
+            is_cut=len(text) > MAX_PROMPT_LENGTH or chosen is not None,
             tokens=count_text_tokens(text),
             public=public,
         )
@@ -177,11 +244,14 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         return Response(file.content, 200, {"cache-control": "public, max-age=31536000, immutable"}, file.media_type)
 
 
-async def prompt_of(parts: PageParts, user: str | None, *, include_public: bool) -> str:
+async def prompt_of(
+    parts: PageParts, user: str | None, *, include_public: bool, skill_ids: list[UUID] | None = None
+) -> str:
     """Return the section of the system prompt that a user's agent gets, rendered by the agent's own middleware."""
     policy = parts.site.policy
     adapter: Any = DatabaseSkillAdapter(
         user_id=user,
+        skill_ids=skill_ids,
         db_session_factory=parts.site.settings.session_factory,
         include_public=include_public,
         groups_of=policy.groups_of,
@@ -227,13 +297,13 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
             at = Addresses(request)
             paths = frozenset(file.path for file in found.files)
             place = Place(at.skill(found.id, "/files/"), at.skill(found.id), posixpath.dirname(listed.path), paths)
-            html = await computed(len(text) * 4, lambda: rendered(text, place))
+            html = await in_html(text, place)
         viewer = await site.viewer(user)
         return await site.page(
             request,
             "file.html",
             user,
-            size=len(text or ""),
+            size=len(text or "") + len(html or ""),
             viewer=viewer,
             skill=found,
             file=listed,
@@ -260,7 +330,7 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield found.name, found
 
-        return sent_archive(archive_of(one(), parts), found.name)
+        return await sent_archive(one(), parts, found.name)
 
 
 async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
@@ -283,28 +353,87 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
     since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
     use = shown.use_from(await service.usage(found.id, since, user), today) if knows_history else None
     approval = await service.approval_of(found.id, user) if knows_history else None
-    at = Addresses(request)
+    state = shown.approval_state(found, viewer, approval)
+    html = await text_of(found, Addresses(request))
+    seen = (
+        await review(parts, service, found, user, state) if user and state is not None and state.may_approve else None
+    )
     return await site.page(
         request,
         "skill.html",
         user,
         code=code,
-        size=len(found.content),
+        size=len(found.content) + len(html or "") + (0 if seen is None else seen.size),
         viewer=viewer,
         skill=found,
-        html=await text_of(found, at),
+        html=html,
+        review=seen,
         may=may,
-        cost=shown.cost_of(found),
+        cost=await computed(len(found.content), lambda: shown.cost_of(found)),
         use=use,
         knows_history=knows_history,
-        badges=shown.badges(found, viewer),
+        badges=shown.audience(found) + shown.status(found, viewer),
         owner=shown.owner_of(found, viewer),
-        approval=shown.approval_state(found, viewer, approval),
+        approval=state,
         groups=shown.group_choices(found, viewer) if may["own"] else [],
         names_groups=may["own"] and may_share_with_any(viewer, site.policy.limits),
         requires=document_of(found).requires,
         refusal=refusal,
     )
+
+
+@dataclass(frozen=True)
+class Review:
+    """What somebody who approves a skill has to see: all that an agent would get."""
+
+    source: str | None
+    """The `SKILL.md` as written; `None` if it is too large."""
+
+    files: list[shown.ReviewedFile]
+    changes: shown.Diff | None
+    """What changed since the last approval; `None` if there was none, or it is no longer kept."""
+
+    @property
+    def unseen(self) -> int:
+        """How many texts are too large to be shown."""
+        return (self.source is None) + sum(file.file.is_text and file.text is None for file in self.files)
+
+    @property
+    def size(self) -> int:
+        """About how much there is to show."""
+        texts = [self.source, *(file.text for file in self.files)]
+        return sum(len(text or "") for text in texts) + (self.changes.length if self.changes else 0)
+
+
+async def review(
+    parts: PageParts, service: SkillService, skill: Skill, user: str, state: shown.ApprovalState
+) -> Review:
+    """Return what an agent would get of a skill, and what changed since it was last approved."""
+    source: str | None = await computed(len(skill.content), lambda: shown.written(skill))
+    left = MAX_REVIEWED_BYTES - len(source or "")
+    if left < 0:
+        source, left = None, MAX_REVIEWED_BYTES
+    fitting = []
+    for file in sorted(skill.files, key=lambda file: file.path):
+        if file.is_text and file.size <= left:
+            left -= file.size
+            fitting.append(file)
+    contents = dict(zip([file.path for file in fitting], await parts.read_files(fitting), strict=True))
+    files = [shown.ReviewedFile.of(file, contents.get(file.path)) for file in skill.files]
+    known = state.last
+    changes = None if known is None else await changes_since(service, skill, known.revision, user)
+    return Review(source, sorted(files, key=lambda file: file.file.path), changes)
+
+
+async def changes_since(service: SkillService, skill: Skill, known: int, user: str) -> shown.Diff | None:
+    """Return what changed in a skill since a revision that somebody looked at; `None` if it is no longer kept."""
+    text = ""
+    if known < skill.revision:
+        try:
+            text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
+        except SkillNotFoundError:
+            return None
+    return await computed(len(text), lambda: shown.diff_of(text))
 
 
 def listed_file(skill: Skill, path: str) -> SkillFile:

@@ -1,10 +1,13 @@
 """Turns skills into the values that the page's templates print. Pure."""
 
 import datetime as dt
+import itertools
+import mimetypes
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from markupsafe import Markup, escape
@@ -12,9 +15,9 @@ from markupsafe import Markup, escape
 from deepskills._errors import SkillsError
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._skillmd.read import read_skill, validate_skill
-from deepskills._skillmd.text import clean, one_line
+from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE
-from deepskills.store.db.models import Skill, SkillChange, document_of
+from deepskills.store.db.models import Skill, SkillChange, SkillFile, document_of
 from deepskills.store.document import Document
 from deepskills.store.rules import Right, Viewer, owns
 from deepskills.store.service import SkillApproval, UsageCount
@@ -25,7 +28,8 @@ USAGE_DAYS = 30
 MAX_DIFF_LINES = 5_000
 """How many lines of a diff are shown."""
 
-_LOADED = "skill.loaded"
+_LOADED, _REFUSED = "skill.loaded", "skill.refused"
+_CHECKED, _UNCHECKED = "skill.checked", "skill.unchecked"
 _KILO = 1024
 
 ACTIONS = {
@@ -95,9 +99,37 @@ def said(message: str) -> Markup:
     )
 
 
-def lines(text: str) -> str:
-    """Return a stranger's text as written, without characters that reorder or hide what is shown."""
-    return clean(text)
+_UNSEEN = re.compile(
+    "(?:(?!\r\n)["
+    "\x00-\x08\x0b-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    "\u205f-\u206f\u2800\u3000\u3164\ud800-\uf8ff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U0010ffff])+"
+)
+"""Characters that nobody sees but a model reads: controls, formats, odd spaces, fillers, variation selectors, tags,
+private use and surrogates."""
+
+_TAGS = range(0xE0020, 0xE007F)
+"""Tag characters: each is an invisible copy of one of ASCII."""
+
+_MARK = Markup('<span class="mark">{}</span>')
+
+
+def marked(text: str) -> Markup:
+    """Return a stranger's text as written, with `U+XXXX` in place of every character that cannot be seen."""
+    pieces: list[str | Markup] = []
+    end = 0
+    for found in _UNSEEN.finditer(text):
+        pieces += [escape(text[end : found.start()]), _MARK.format(_named(found[0]))]
+        end = found.end()
+    return Markup("").join([*pieces, escape(text[end:])])
+
+
+def _named(unseen: str) -> str:
+    """Return invisible characters by number, the same ones in a row once, and what tags among them say."""
+    runs = [(sign, len(list(same))) for sign, same in itertools.groupby(unseen)]
+    names = [f"U+{ord(sign):04X}" + (f"×{count}" if count > 1 else "") for sign, count in runs]
+    tags = "".join(chr(ord(sign) - 0xE0000) for sign in unseen if ord(sign) in _TAGS)
+    return " ".join(names) + (f" “{tags}”" if tags else "")
 
 
 # -- Use ---------------------------------------------------------------------------------------------------------------
@@ -114,17 +146,23 @@ class Bar:
 
 @dataclass(frozen=True)
 class Use:
-    """How often a skill was loaded: in total, by day, by trigger, and as the points of a line."""
+    """How often a skill was loaded: in total, by day and by trigger, and what came of it."""
 
     total: int
     days: Sequence[Bar]
     triggers: Sequence[Bar] = ()
+    refusals: Sequence[Bar] = ()
+    """How often it was refused, by reason."""
+
+    unfollowed: int | None = None
+    """After how many uses its own checks had not all passed; `None` if nothing was checked."""
 
     @property
-    def points(self) -> str:
-        """The points of a line in a box of 100 by 20."""
-        step = 100 / max(1, len(self.days) - 1)
-        return " ".join(f"{place * step:.1f},{19 - bar.length * 0.18:.1f}" for place, bar in enumerate(self.days))
+    def checked(self) -> str:
+        """How often the skill was followed, in words; empty if nothing was checked."""
+        if self.unfollowed is None or not self.total:
+            return ""
+        return f"followed in {number(max(0, self.total - self.unfollowed))} of {counted(self.total, 'use')}"
 
     @property
     def label(self) -> str:
@@ -144,23 +182,33 @@ def use_of(loads: Mapping[dt.date, int], today: dt.date, triggers: Mapping[str, 
     """Return how often a skill was loaded in the last days."""
     days = [today - dt.timedelta(days=back) for back in reversed(range(USAGE_DAYS))]
     counts = [loads.get(day, 0) for day in days]
-    by_trigger = sorted((triggers or {}).items(), key=lambda item: (-item[1], item[0]))
     return Use(
         sum(counts),
         _bars((date(day), count) for day, count in zip(days, counts, strict=True)),
-        _bars((line(word), count) for word, count in by_trigger),
+        _ranked(triggers or {}),
     )
 
 
 def use_from(rows: Iterable[UsageCount], today: dt.date) -> Use:
     """Return how often a skill was loaded, from the counts of the store."""
     by_day: Counter[dt.date] = Counter()
-    by_trigger: Counter[str] = Counter()
+    by_type: dict[str, Counter[str]] = {}
     for row in rows:
+        by_type.setdefault(row.type, Counter())[row.trigger] += row.count
         if row.type == _LOADED:
             by_day[row.day] += row.count
-            by_trigger[row.trigger] += row.count
-    return use_of(by_day, today, by_trigger)
+    use = use_of(by_day, today, by_type.get(_LOADED))
+    is_checked = not by_type.keys().isdisjoint({_CHECKED, _UNCHECKED})
+    return replace(
+        use,
+        refusals=_ranked(by_type.get(_REFUSED, {})),
+        unfollowed=sum(by_type.get(_UNCHECKED, {}).values()) if is_checked else None,
+    )
+
+
+def _ranked(counts: Mapping[str, int]) -> list[Bar]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return _bars((line(word), count) for word, count in ordered)
 
 
 def _bars(items: Iterable[tuple[str, int]]) -> list[Bar]:
@@ -184,29 +232,29 @@ class Badge:
     title: str = ""
 
 
-def badges(skill: Skill, viewer: Viewer) -> list[Badge]:
-    """Return labels that say who sees a skill."""
-    found: list[Badge] = []
+def audience(skill: Skill) -> list[Badge]:
+    """Return for whom a skill is meant."""
     if skill.owner_id is None:
-        found.append(Badge("system", title="For all users"))
-    elif skill.is_public:
-        found.append(_public_badge(skill, viewer))
-    if skill.shared_with and skill.owner_id is not None:
+        return [Badge("system", title="For all users")]
+    found = [Badge("public", title="For all users")] if skill.is_public else []
+    if skill.shared_with:
         groups = ", ".join(line(group) for group in skill.shared_with)
         found.append(Badge(groups if len(skill.shared_with) == 1 else f"{len(skill.shared_with)} groups", title=groups))
-    if not found:
-        found.append(Badge("private", title="Only for its owner"))
+    return found or [Badge("private", title="Only for its owner")]
+
+
+def status(skill: Skill, viewer: Viewer) -> list[Badge]:
+    """Return what stands between a skill and those it is meant for, or that nothing does any more."""
+    found = []
+    if skill.owner_id is not None and skill.is_public and viewer.needs_approval:
+        found.append(
+            Badge("approved", "good", "An operator approved it as it is")
+            if skill.is_approved
+            else Badge("needs approval", "wait", "For all users once an operator has approved it as it is")
+        )
     if skill.is_hidden:
         found.append(Badge("hidden", "bad", "An operator hides it from everybody but its owner"))
     return found
-
-
-def _public_badge(skill: Skill, viewer: Viewer) -> Badge:
-    if not viewer.needs_approval:
-        return Badge("public", "good", "For all users")
-    if skill.is_approved:
-        return Badge("approved", "good", "For all users, as an operator approved it")
-    return Badge("needs approval", "wait", "For all users once an operator has approved it as it is")
 
 
 def owner_of(skill: Skill, viewer: Viewer) -> str:
@@ -326,6 +374,40 @@ def as_before(text: str, before: str | None) -> str:
     return plain.replace("\n", "\r\n") if before is not None and "\r\n" in before else plain
 
 
+# -- Files -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The files directly in one directory of a skill."""
+
+    path: str
+    files: Sequence[SkillFile]
+
+
+def folders(files: Iterable[SkillFile]) -> list[Folder]:
+    """Return files by directory, those at the top first."""
+    ordered = sorted(files, key=lambda file: (posixpath.dirname(file.path), file.path))
+    grouped = itertools.groupby(ordered, key=lambda file: posixpath.dirname(file.path))
+    return [Folder(path, list(inside)) for path, inside in grouped]
+
+
+@dataclass(frozen=True)
+class ReviewedFile:
+    """A file in a review: its text, or what it is if it is not text or too large."""
+
+    file: SkillFile
+    text: str | None
+    media_type: str
+
+    @classmethod
+    def of(cls, file: SkillFile, content: bytes | None) -> "ReviewedFile":
+        """Return a file with its content, or without."""
+        text = content.decode("utf-8", "replace") if content is not None and file.is_text else None
+        guess = mimetypes.guess_type(file.path)[0] or ("text/plain" if file.is_text else "application/octet-stream")
+        return cls(file, text, guess)
+
+
 # -- Differences -------------------------------------------------------------------------------------------------------
 
 LineKind: TypeAlias = Literal["file", "hunk", "added", "removed", "same", "note"]
@@ -380,7 +462,7 @@ def _diff_lines(text: str) -> Iterator[DiffLine]:
     old = new = old_left = new_left = 0
     before = ""
     for raw in text.split("\n"):
-        shown = clean(raw.removesuffix("\r"))
+        shown = raw.removesuffix("\r")
         if raw.startswith("\\"):
             yield DiffLine("note", shown.removeprefix("\\ "))
         elif old_left > 0 or new_left > 0:

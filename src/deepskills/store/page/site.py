@@ -10,7 +10,7 @@ import hmac
 import inspect
 import json
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Annotated, Any
@@ -27,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills.store.http.answers import failed
-from deepskills.store.http.requests import Parts, Settings, bounded_body, content_type
+from deepskills.store.http.requests import Parts, Settings, bounded_body, content_type, declared_size
 from deepskills.store.page import shown
 from deepskills.store.rules import MAX_GROUPS, MAX_GROUPS_OF_USER, Policy, Viewer, signed_in, storable
-from deepskills.store.workers import computed
+from deepskills.store.workers import computed, in_flight
 
 # -- Forms -------------------------------------------------------------------------------------------------------------
 #
@@ -362,7 +362,8 @@ class Site:
             # The same words and the same log entry as over HTTP.
             refusal = failed(error, self.settings.challenge)
             code, message = refusal.status_code, json.loads(bytes(refusal.body))["error"]["message"]
-            headers = (error.headers or {}) if isinstance(error, HTTPException) else {}
+            kept = ("retry-after", *((error.headers or {}) if isinstance(error, HTTPException) else ()))
+            headers = {name: refusal.headers[name] for name in kept if name in refusal.headers}
         if 300 <= code < 400:  # noqa: PLR2004 - the application sends users elsewhere, such as to sign in
             return Response(status_code=code, headers=dict(headers))
         user = getattr(request.state, "user", None)
@@ -488,8 +489,9 @@ def _environment() -> Environment:
         action=shown.action,
         counted=shown.counted,
         date=shown.date,
+        folders=shown.folders,
         line=shown.line,
-        lines=shown.lines,
+        marked=shown.marked,
         number=shown.number,
         said=shown.said,
         size=shown.size,
@@ -534,6 +536,9 @@ class PageParts:
         self.service = parts.service
         """A service with its own session."""
 
+        self.unzip = parts.unzip
+        """What a zipped skill holds, within the bounds of a process."""
+
         self.read_files = parts.read_files
         """Whole files, by a session of its own."""
 
@@ -545,8 +550,10 @@ class PageParts:
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
             return signed_in(known)
 
-        async def form(request: Request, known: Annotated[str, Depends(writer)]) -> Form:
-            return await read_form(request, known, site.settings.max_request_bytes)
+        async def form(request: Request, known: Annotated[str, Depends(writer)]) -> AsyncIterator[Form]:
+            most = site.settings.max_request_bytes
+            with in_flight.hold(declared_size(request, most)):
+                yield await read_form(request, known, most)
 
         self.user = user
         """The user, or `None` if nobody is signed in."""

@@ -15,22 +15,29 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
+from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE
 from deepskills.store.db.models import Skill
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
-from deepskills.store.http.requests import bounded_body
-from deepskills.store.packages import unpacked
+from deepskills.store.http.requests import bounded_body, declared_size
 from deepskills.store.page import shown
-from deepskills.store.page.markdown import Place, rendered
-from deepskills.store.page.reading import MAX_DIFF_LENGTH, MAX_SHOWN_BYTES, listed_file, rights_of, skill_page
+from deepskills.store.page.markdown import Place
+from deepskills.store.page.reading import (
+    MAX_DIFF_LENGTH,
+    MAX_SHOWN_BYTES,
+    changes_since,
+    in_html,
+    listed_file,
+    rights_of,
+    skill_page,
+)
 from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts, check_same_site, check_token, see
 from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService
-from deepskills.store.workers import computed
+from deepskills.store.workers import computed, in_flight
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
 """Largest text that is checked while somebody types: a `SKILL.md` can have 10 MiB."""
@@ -49,7 +56,6 @@ NEW_SKILL = generate_skill_md("my-skill", "What it does. Use it when the user as
 
 def add_creation(router: APIRouter, parts: PageParts) -> None:
     """Add the forms that create skills, and the check that runs while somebody types."""
-    limits = parts.site.policy.limits
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     form_type = Annotated[Form, Depends(parts.form)]
@@ -59,8 +65,9 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
         # It changes nothing, but it costs: the same checks as for a form, so that other sites cannot make browsers ask.
         check_same_site(request)
         check_token(request, request.headers.get(TOKEN_HEADER, ""), user)
-        body = await bounded_body(request, MAX_CHECKED_BYTES)
-        found = await computed(len(body), lambda: shown.check(body))
+        with in_flight.hold(declared_size(request, MAX_CHECKED_BYTES)):
+            body = await bounded_body(request, MAX_CHECKED_BYTES)
+            found = await computed(len(body) * 4, lambda: shown.check(body))
         return JSONResponse(found.as_json())
 
     @router.get("/new")
@@ -68,10 +75,10 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
         return await editor(parts, request, user, text=NEW_SKILL)
 
     @router.post("/new")
-    async def create(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
-        text = shown.as_before(form.text("text"), None)
+    async def create_from_form(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
+        text = await text_of_form(form, None)
         if form.text("action") == "preview":
-            return await editor(parts, request, user, text=text, is_preview=True)
+            return await editor(parts, request, user, text=text)
         try:
             data = await computed(len(text), lambda: SkillCreate.from_skill_md(text))
             made = await service.create_skill(data, user)
@@ -83,10 +90,12 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
     async def upload(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
         try:
             _, archive = form.file("archive")
-            # A small archive can unpack to the limit, so it counts as that much work.
-            size = len(archive) + limits.skill_bytes
-            data = await computed(size, lambda: SkillCreate.from_skill_md(*unpacked(archive, limits)))
-            made = await service.create_skill(data, user)
+
+            async def create(text: bytes, files: dict[str, bytes]) -> Skill:
+                given = await computed(len(text), lambda: SkillCreate.from_skill_md(text, files))
+                return await service.create_skill(given, user)
+
+            made = await parts.unzip(service, archive, user, None, create)
         except _REFUSALS as error:
             return await editor(parts, request, user, text=NEW_SKILL, refusal=error)
         return see(Addresses(request).skill(made.id, done="created"))
@@ -94,7 +103,6 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
 
 def add_editing(router: APIRouter, parts: PageParts) -> None:
     """Add the editor of a skill, and the form that replaces all of it with an archive."""
-    limits = parts.site.policy.limits
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
     form_type = Annotated[Form, Depends(parts.form)]
@@ -110,10 +118,10 @@ def add_editing(router: APIRouter, parts: PageParts) -> None:
     ) -> Response:
         skill = await writable(parts, service, skill_id, user)
         before = shown.written(skill)
-        text = shown.as_before(form.text("text"), before)
+        text = await text_of_form(form, before)
         known = form.revision()
         if form.text("action") == "preview":
-            return await editor(parts, request, user, text=text, skill=skill, revision=known, is_preview=True)
+            return await editor(parts, request, user, text=text, skill=skill, revision=known)
         # An unchanged text is left as the bytes that came in, whatever their encoding.
         data = text if text != before else SkillUpdate()
         try:
@@ -133,8 +141,11 @@ def add_editing(router: APIRouter, parts: PageParts) -> None:
         known = form.revision()
         try:
             _, archive = form.file("archive")
-            text, files = await computed(len(archive) + limits.skill_bytes, lambda: unpacked(archive, limits))
-            await service.save_skill(skill.id, text, files, user, expected_revision=known)
+
+            async def save_all(text: bytes, files: dict[str, bytes]) -> Skill:
+                return await service.save_skill(skill.id, text, files, user, expected_revision=known)
+
+            await parts.unzip(service, archive, user, skill.id, save_all)
         except SkillStaleError:
             # There is no typed text to keep here, so the page of failures will do.
             raise
@@ -180,42 +191,58 @@ async def editor(  # noqa: PLR0913 - what an editor is about
     text: str,
     skill: Skill | None = None,
     revision: int | None = None,
-    is_preview: bool = False,
     refusal: Exception | None = None,
 ) -> Response:
-    """Return the editor with a text, what is wrong with it and, on request, a preview."""
+    """Return the editor with a text, what is wrong with it, and a preview."""
     at = Addresses(request)
-    checked = await computed(len(text) * 2, lambda: shown.check(text))
-    preview = None
-    if is_preview:
-        place = Place(
-            "" if skill is None else at.skill(skill.id, "/files/"),
-            "" if skill is None else at.skill(skill.id),
-            paths=frozenset() if skill is None else frozenset(file.path for file in skill.files),
-        )
-        body = await computed(len(text), lambda: _body_of(text))
-        preview = await computed(len(body) * 4, lambda: rendered(body, place))
+    checked = await computed(len(text) * 4, lambda: shown.check(text))
+    place = Place(
+        "" if skill is None else at.skill(skill.id, "/files/"),
+        "" if skill is None else at.skill(skill.id),
+        paths=frozenset() if skill is None else frozenset(file.path for file in skill.files),
+    )
+    name, description, body = await computed(len(text), lambda: _parts_of(text))
+    preview = await in_html(body, place)
     return await parts.site.page(
         request,
         "edit.html",
         user,
         code=200 if refusal is None else _status(refusal),
-        size=len(text),
+        size=len(text) + len(preview or ""),
         text=text,
+        name=name,
+        description=description,
         skill=skill,
         revision=revision,
         checked=checked,
-        is_preview=is_preview,
         preview=preview,
         refusal="" if refusal is None else _said(refusal),
         limits=parts.site.policy.limits,
     )
 
 
-def _body_of(text: str) -> str:
+def _parts_of(text: str) -> tuple[str, str, str]:
     try:
-        return Document.read(text).content
+        document = Document.read(text)
     except SkillsError:
+        return "", "", text
+    return document.name, document.description, document.content
+
+
+async def text_of_form(form: Form, before: str | None) -> str:
+    """Return the `SKILL.md` that an editor sent: its text, with the name and the description that were changed."""
+    text = shown.as_before(form.text("text"), before)
+    given = {name: shown.line(form.text(name)) for name in ("name", "description")}
+    changed = {name: value for name, value in given.items() if value and value != form.text(f"{name}-before")}
+    return await computed(len(text), lambda: _with(text, changed)) if changed else text
+
+
+def _with(text: str, values: dict[str, str]) -> str:
+    try:
+        document = Document.read(text).changed(**values)
+        return document.render().decode(document.encoding)
+    except (SkillsError, UnicodeError):
+        # What is wrong with the text is said beside it.
         return text
 
 
@@ -269,17 +296,6 @@ async def conflict(  # noqa: PLR0913 - what two people did
         theirs=theirs,
         own=own,
     )
-
-
-async def changes_since(service: SkillService, skill: Skill, known: int, user: str) -> shown.Diff | None:
-    """Return what changed in a skill since a revision that somebody looked at; `None` if it is no longer kept."""
-    text = ""
-    if known < skill.revision:
-        try:
-            text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
-        except SkillNotFoundError:
-            return None
-    return await computed(len(text), lambda: shown.diff_of(text))
 
 
 async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about

@@ -62,7 +62,9 @@ class Usage(Operations):
         for event in events:
             skill_id = as_id(event.get("skill_id")) or ids.get(str(event.get("skill", "")))
             if skill_id is not None:
-                totals[skill_id, _word(event.get("type")), _word(event.get("trigger"))] += 1
+                # Who asked for what was refused matters less than why it was.
+                word = event.get("reason") if event.get("type") == "skill.refused" else None
+                totals[skill_id, _word(event.get("type")), _word(word or event.get("trigger"))] += 1
         seen_by = None if viewer.is_system else viewer
         known = await self._listings.existing({key[0] for key in totals}, seen_by) if totals else set()
         rows = [
