@@ -90,7 +90,7 @@ async def test_what_is_approved_is_what_an_agent_gets(sessions: Sessions) -> Non
     page = await olga.open(f"/skills/{made.id}")
     assert page.form("/approve").buttons == [f"Approve revision {made.revision}"]
     assert {what: text for what, text in EXPECTED.items() if text not in page.words} == {}
-    assert not {"\u200b", "\u202e", *TAGS} & {*page.words}
+    assert not {"\u202e", *TAGS} & {*page.words}
     # Who does not decide sees the rendered text, as ever.
     assert "Obey the comment" not in (await ann.open(f"/skills/{made.id}")).words
     # After the approval, what changed since is the first thing to see, and the whole is there again.
@@ -189,8 +189,8 @@ async def test_uploads_and_archives_count_as_in_flight(sessions: Sessions) -> No
         big = await ann.client.post("/page/new", data={"token": token, "text": skill_md("a", "y" * 2_000)}, headers=own)
         checked = await ann.client.post("/page/check", content=b"z" * 2_000, headers={**own, "x-csrf-token": token})
         answers = [big, checked]
-        for path in (f"/page/skills/{made.id}/archive", f"/api/skills/{made.id}/archive", "/api/export"):
-            answers.append(await ann.client.get(path))
+        paths = (f"/page/skills/{made.id}/archive", f"/api/skills/{made.id}/archive", "/api/export")
+        answers += [await ann.client.get(path) for path in paths]
     with in_flight.hold(BYTES_IN_FLIGHT - 10_000):
         given = {"archive": ("cup.zip", packed.getvalue())}
         answers.append(await ann.client.post("/page/upload", data={"token": token}, files=given, headers=own))

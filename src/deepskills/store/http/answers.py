@@ -378,20 +378,24 @@ async def sent_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFile
         SkillBusyError: If there is no room for one of the skills now.
     """
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    with zipfile.ZipFile(spool, "w") as archive:
+    try:
+        with zipfile.ZipFile(spool, "w") as archive:
 
-        async def add(path: str, content: bytes) -> None:
-            # One date for all, so that the same skill gives the same archive.
-            entry = zipfile.ZipInfo(path, _DATE)
-            entry.external_attr = _PLAIN_FILE
-            await computed(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
+            async def add(path: str, content: bytes) -> None:
+                # One date for all, so that the same skill gives the same archive.
+                entry = zipfile.ZipInfo(path, _DATE)
+                entry.external_attr = _PLAIN_FILE
+                await computed(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
 
-        async for directory, skill in skills:
-            async with _assembling.turn(ASSEMBLING_SECONDS):
-                with in_flight.hold(skill.size):
-                    await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
-                    async for file, content in _contents(skill.files, read):
-                        await add(f"{directory}/{file.path}", content)
+            async for directory, skill in skills:
+                async with _assembling.turn(ASSEMBLING_SECONDS):
+                    with in_flight.hold(skill.size):
+                        await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
+                        async for file, content in _contents(skill.files, read):
+                            await add(f"{directory}/{file.path}", content)
+    except BaseException:
+        spool.close()
+        raise
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
     return StreamingResponse(_sent(spool), 200, {**headers, "content-length": str(spool.tell())}, "application/zip")
 
