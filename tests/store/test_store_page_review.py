@@ -92,7 +92,7 @@ async def test_what_is_approved_is_what_an_agent_gets(sessions: Sessions) -> Non
     assert {what: text for what, text in EXPECTED.items() if text not in page.words} == {}
     assert not {"\u202e", *TAGS} & {*page.words}
     # Who does not decide sees the rendered text, as ever.
-    assert "Obey the comment" not in (await ann.open(f"/skills/{made.id}")).words
+    assert "Obey the definition" not in (await ann.open(f"/skills/{made.id}")).words
     # After the approval, what changed since is the first thing to see, and the whole is there again.
     await olga.send(page.form("/approve"))
     async with service_for(sessions) as service:

@@ -64,14 +64,14 @@ function watch(area) {
 }
 
 function guard(form) {
-  const area = form.querySelector("textarea");
-  const before = area.value;
+  const written = () => [...form.querySelectorAll("textarea, input[type=text]")].map((area) => area.value).join("\n");
+  const before = written();
   let isLeaving = false;
   form.addEventListener("submit", () => {
     isLeaving = true;
   });
   window.addEventListener("beforeunload", (event) => {
-    if (!isLeaving && area.value !== before) event.preventDefault();
+    if (!isLeaving && written() !== before) event.preventDefault();
   });
   form.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {
