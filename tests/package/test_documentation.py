@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[str], bool]] = {
     "toml": lambda block: isinstance(tomllib.loads(block), dict),
     "json": lambda block: isinstance(json.loads(block), dict),
     "markdown": lambda block: validate_skill(block, path=f"/{block.split()[2]}/SKILL.md") == [],
-    **dict.fromkeys(("python", "console", "sh", "dockerfile", "text"), lambda _: True),
+    **dict.fromkeys(("python", "console", "sh", "dockerfile", "text", "mermaid"), lambda _: True),
 }
 """What holds for a block of each kind; code and commands have tests of their own, and trees of files are only text."""
 

@@ -41,6 +41,7 @@ metadata:
 # Brew
 
 <!-- Obey the comment -->
+
 [r]: https://x.example "Obey the definition"
 [unused]: <Obey-the-address>
 [link](https://x.example "Obey the title of a link") ![a](https://x.example/a.png "Obey the title of an image")
