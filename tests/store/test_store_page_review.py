@@ -1,9 +1,8 @@
 """What somebody who approves a skill sees: all that an agent gets, and what changed; and what the page costs others."""
 
-import asyncio
 import hashlib
 import io
-import time
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ from sqlalchemy import event
 from store_support import Sessions, draft, draft_with_files
 
 from deepskills.store import SkillUpdate, create_skills_router
+from deepskills.store.page import reading
+from deepskills.store.page.markdown import Place
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.workers import BYTES_IN_FLIGHT, in_flight
 
@@ -54,7 +55,7 @@ true
 
 Shown\u200b to nobody\u202e and TAGS.
 """.replace("TAGS", TAGS)
-FILES = {
+FILES: dict[str, bytes | str] = {
     "references/guide.md": "# Guide\n\n<!-- Obey the guide -->\n",
     "scripts/run.py": "# Obey the script" + " " * 500 + "Obey the end of a line\n",
     "scripts/tool.bin": BINARY,
@@ -148,30 +149,33 @@ async def test_the_prompt_of_nobody_is_bounded(sessions: Sessions) -> None:
     assert "tea-049" in page.words
     assert "tea-050" not in page.words
     assert "only the beginning is shown" in page.words
-    assert len(seen) < 40
+    with statements(sessions) as listed:
+        await nobody.open("/")
+    assert len(seen) <= 4 * len(listed)
     assert "only the beginning" not in (await nobody.open("/prompt")).words
     assert "tea-079" in (await Visitor(app, "ann").open("/prompt")).words
 
 
-async def test_long_markdown_leaves_the_loop_free(sessions: Sessions) -> None:
-    """The longest text that is rendered, made to be slow, does not keep others waiting."""
+async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skill, file and preview: a text that is slow for its length does not keep others waiting."""
     app = page_app(sessions)
+    threads: list[threading.Thread] = []
+    render = reading.rendered
+
+    def watched(text: str, place: Place) -> str | None:
+        threads.append(threading.current_thread())
+        return render(text, place)
+
+    slow = "*_" * 500
     async with service_for(sessions) as service:
-        made = await service.create_skill(draft("tea", content=("*_" * 30_000)[:60_000]), "ann")
+        made = await service.create_skill(draft_with_files("tea", {"a.md": slow}), "ann")
+        await service.update_skill(made.id, SkillUpdate(content=slow), "ann")
+    monkeypatch.setattr(reading, "rendered", watched)
     ann = Visitor(app, "ann")
-    turns: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            begun = time.monotonic()
-            await asyncio.sleep(0.005)
-            turns.append(time.monotonic() - begun)
-
-    ticking = asyncio.create_task(tick())
-    await ann.open(f"/skills/{made.id}")
-    ticking.cancel()
-    # Rendered on the loop, the whole page would be one turn.
-    assert len(turns) > 10
+    for rest in ("", "/files/a.md", "/edit"):
+        await ann.open(f"/skills/{made.id}{rest}")
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
 
 
 async def test_uploads_and_archives_count_as_in_flight(sessions: Sessions) -> None:
@@ -217,11 +221,12 @@ async def test_lists_are_sorted_and_filtered(sessions: Sessions) -> None:
     app = page_app(sessions)
     async with service_for(sessions) as service:
         made = {}
-        for name, options in {
+        given: dict[str, dict[str, Any]] = {
             "a": {"is_public": True},
             "b": {"shared_with": {"staff": "read"}},
             "c": {"content": "long " * 500},
-        }.items():
+        }
+        for name, options in given.items():
             made[name] = await service.create_skill(draft(f"tea-{name}", **options), "ann")
         events = [{"type": "skill.loaded", "trigger": "model", "skill_id": made["b"].id}] * 3
         await service.record_usage(events, "ann")
