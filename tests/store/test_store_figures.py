@@ -21,6 +21,11 @@ async def test_figures_and_approvals(sessions: Sessions) -> None:
         private = await service.create_skill(draft("secret"), "cleo")
         await service.record_usage([{"type": "skill.loaded", "trigger": "model", "skill_id": latin.id}] * 3, "ann")
         await service.record_usage([{"type": "skill.unloaded", "trigger": "model", "skill_id": latin.id}], "ann")
+        refused = {"type": "skill.refused", "trigger": "model", "reason": "budget", "skill_id": latin.id}
+        await service.record_usage([refused], "ann")
+        assert ("skill.refused", "budget") in {
+            (row.type, row.trigger) for row in await service.usage(latin.id, None, "ann")
+        }
         today = now().date()
         ids = [latin.id, wide.id, private.id]
         figures = await service.figures(ids, today - dt.timedelta(days=29), "ann")

@@ -15,8 +15,7 @@ from sqlalchemy import event
 from store_support import Sessions, draft, draft_with_files
 
 from deepskills.store import SkillUpdate, create_skills_router
-from deepskills.store.page import reading
-from deepskills.store.page.markdown import Place
+from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.workers import BYTES_IN_FLIGHT, in_flight
 
@@ -160,17 +159,16 @@ async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch:
     """Skill, file and preview: a text that is slow for its length does not keep others waiting."""
     app = page_app(sessions)
     threads: list[threading.Thread] = []
-    render = reading.rendered
 
     def watched(text: str, place: Place) -> str | None:
         threads.append(threading.current_thread())
-        return render(text, place)
+        return rendered(text, place)
 
     slow = "*_" * 500
     async with service_for(sessions) as service:
         made = await service.create_skill(draft_with_files("tea", {"a.md": slow}), "ann")
         await service.update_skill(made.id, SkillUpdate(content=slow), "ann")
-    monkeypatch.setattr(reading, "rendered", watched)
+    monkeypatch.setattr("deepskills.store.page.reading.rendered", watched)
     ann = Visitor(app, "ann")
     for rest in ("", "/files/a.md", "/edit"):
         await ann.open(f"/skills/{made.id}{rest}")
