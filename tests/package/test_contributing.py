@@ -86,7 +86,37 @@ def test_ci_runs_on_every_supported_python() -> None:
     supported = [name.rpartition(" ")[2] for name in PROJECT["project"]["classifiers"] if name.startswith(prefix)]
     assert job["strategy"]["matrix"]["python"] == supported == ["3.11", "3.12", "3.13", "3.14"]
     assert ".ci/run" in [step.get("run") for step in job["steps"]]
+    whole = read_yaml(".github/workflows/ci.yml")["jobs"]["all"]["steps"]
+    [run] = [step for step in whole if step.get("run") == ".ci/run"]
+    assert "env" not in run, "without a Python that is named, it runs everything"
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True)
+
+
+def test_workflows_pin_their_actions() -> None:
+    """Every action is named by a full hash, with the version behind it; only a tag publishes, without a token."""
+    for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        used = re.findall(r"uses: (?!\./)(.+)$", workflow.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
+    release = read_yaml(".github/workflows/release.yml")
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert release["jobs"]["publish"]["needs"] == "build"
+    assert release["jobs"]["build"]["needs"] == "test"
+    assert "secrets" not in (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+
+
+def test_the_changelog_has_the_version() -> None:
+    """The newest heading is the package's version, and each entry is one line."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.findall(r"^## \[(.+?)\] - (?:unreleased|\d{4}-\d\d-\d\d)$", text, flags=re.MULTILINE)
+    assert newest[0] == PROJECT["project"]["version"]
+    entries = text.partition("\n### ")[2].splitlines()[1:]
+    assert [line for line in entries if line and not line.startswith(("- ", "#"))] == []
+
+
+def test_no_address_is_made_up() -> None:
+    """Nothing names a repository of this project: its address is not known here."""
+    pages = [*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if "github.com/deepskills" in page.read_text(encoding="utf-8")] == []
 
 
 def test_hooks_run_tools_of_the_development_group() -> None:

@@ -16,7 +16,7 @@ from deepskills import validate_skill
 from deepskills._skillmd.problems import PROBLEMS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WIDEST = 96
 """How many columns of code the site shows without wrapping, in a window of 1280 pixels."""
 
@@ -73,20 +73,97 @@ def test_every_problem_code_is_explained() -> None:
     assert told == reported != set()
 
 
-def test_the_home_page_includes_the_readme() -> None:
-    """What both pages tell is written once, in the README; only the targets of links are each page's own."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_home_page_answers_questions() -> None:
+    """The site's home leads with the picture and the four questions that people come with; it is no second README."""
     home = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert '--8<-- "README.md:intro"' in home
-    body, _, rest = readme.partition("[start:intro] -->")[2].partition("<!-- --8<-- [end:intro]")
-    definition = r"^\[([\w-]+)\]: (?:docs/)?(\S+)$"
-    defined = [dict(re.findall(definition, page, flags=re.MULTILINE)) for page in (readme, home)]
-    assert defined[0] == defined[1]
-    used = set(re.findall(r"\]\[([a-z][\w-]*)\]", body))
-    assert used == defined[0].keys()
-    assert "](docs/" not in body, "such a link would lead nowhere on the home page"
-    told = {line for line in (body + rest).splitlines() if len(line) > 30}
-    assert [line for line in home.splitlines() if line in told] == []
+    assert home.index("pictures/demo.svg") < home.index("## ")
+    headings = re.findall(r"^## (.+)$", home, flags=re.MULTILINE)
+    assert len(headings) == 4
+    assert all(heading.endswith("?") for heading in headings)
+    readme = {line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if len(line) > 30}
+    assert [line for line in home.splitlines() if line in readme] == []
+
+
+def test_the_readme_defines_the_links_that_it_uses() -> None:
+    """Every reference is defined, once, and used; a translation has no link that the original lacks."""
+    for page in sorted(ROOT.glob("README*.md")):
+        text = page.read_text(encoding="utf-8")
+        defined = re.findall(r"^\[([\w-]+)\]: ", text, flags=re.MULTILINE)
+        assert len(defined) == len(set(defined))
+        assert set(re.findall(r"\]\[([a-z][\w-]*)\]", text)) == set(defined), page.name
+
+
+def test_the_readme_says_first_what_it_is() -> None:
+    """Picture, promises, the four ways in, the way back and the status stand above the first table."""
+    above = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n|")[0]
+    ways = ["create_deep_agent(", "create_agent(", "model_messages", "SkillsManager"]
+    parts = ["[demo]", *ways, "Going back", "Status:"]
+    places = [above.index(part) for part in parts]
+    assert places == sorted(places)
+    assert len(above.splitlines()) < 90
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the cells of each row of the tables of a text."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+
+
+NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+
+
+def test_figures_of_the_readme_are_those_that_were_measured() -> None:
+    """Each row of README's figures begins a row that `make bench` printed, and its numbers stand there."""
+    printed = rows_of((ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    for page in sorted(ROOT.glob("README*.md")):
+        text = page.read_text(encoding="utf-8")
+        before, _, table = text.partition("| measured | deepagents | deepskills |")
+        figures = rows_of(table.partition("\n\n")[0])
+        assert len(figures) > 3, page.name
+        assert "`make bench`" in before.splitlines()[-2]
+        for what, *cells in figures:
+            found = [row for row in printed if row[0].startswith(what)]
+            assert found, what
+            known = set(NUMBER.findall(" ".join(found[0][1:])))
+            assert set(NUMBER.findall(" ".join(cells))) <= known, (page.name, what)
+
+
+MEASURED = re.compile(r"\b\d[\d.,]* ?%(?!\w)|\d ms\b|\dx\b|\d times (?:faster|slower)|\d of 10 cases|\d s of CPU")
+
+
+def test_every_measured_figure_names_its_command() -> None:
+    """A page that shows something measured names the command that prints it; README shows such figures in one table."""
+    naming = re.compile(r"make bench|python benchmarks/\w+\.py|`tests/[\w/.]+`|deepskills eval")
+    silent = [
+        named(page)
+        for page in PAGES
+        if MEASURED.search(re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE))
+        and not naming.search(page.read_text(encoding="utf-8"))
+    ]
+    assert silent == []
+    for page in sorted(ROOT.glob("README*.md")):
+        prose, _, rest = page.read_text(encoding="utf-8").partition("| measured |")
+        assert MEASURED.findall(prose + rest.partition("\n\n")[2]) == [], page.name
+
+
+TRANSLATED = {
+    "README.zh-CN.md": "README.md",
+    "docs/zh/quickstart.md": "docs/quickstart.md",
+    "docs/zh/concepts.md": "docs/concepts/skills.md",
+    "docs/zh/store.md": "docs/store.md",
+}
+"""Chinese pages, and what they translate."""
+
+
+def test_translations_have_the_code_of_their_originals() -> None:
+    """Code blocks of a translation are the original's, byte for byte and in the same order; no page is forgotten."""
+    assert {named(page) for page in PAGES if "zh" in named(page)} == TRANSLATED.keys()
+    fence = re.compile(r"^```(\w*)([^\n]*\n.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+    for translation, original in TRANSLATED.items():
+        theirs, ours = (
+            [block for block in fence.findall((ROOT / page).read_text(encoding="utf-8")) if block[0] != "mermaid"]
+            for page in (translation, original)
+        )
+        assert theirs == ours != [], translation
 
 
 def test_readme_names_the_two_commands() -> None:
@@ -95,3 +172,11 @@ def test_readme_names_the_two_commands() -> None:
     for command in ("demo", "test"):
         assert f"make {command}" in readme
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
+
+
+def test_every_page_is_in_the_sidebar_once() -> None:
+    """The sidebar is by task; no page is left out, and no entry leads nowhere."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r": (\S+\.md)$", nav, flags=re.MULTILINE)
+    docs = ROOT / "docs"
+    assert sorted(listed) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))

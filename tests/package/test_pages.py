@@ -24,7 +24,7 @@ import pytest
 from deepskills.testing import ScriptedChatModel
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```", flags=re.DOTALL | re.MULTILINE)
 SHELL = {"console", "sh"}
 MODEL = '"anthropic:claude-sonnet-5"'
@@ -141,6 +141,7 @@ NEEDING = {
     "a PostgreSQL server and its tools": "tried by hand with `pg_dump` 16",
     "jq": "the same command without `jq` is tested in `tests/cli`",
     "mcp": "`make test-mcp` runs the page",
+    "mcp, langchain-mcp-adapters and a server with tools": "`make test-mcp` uses the adapters beside ours with 1.x",
     "mcp 2.x": "`make test-mcp` runs the page",
     "mcp 2.x, and the extra store": "`make test-mcp` runs the page",
     "mcp 2.x, and a host or a port to serve": "`make test-mcp` starts both",
@@ -183,7 +184,7 @@ def test_a_page_can_be_pasted(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
         reader.follow(block)
     told = [said for block in blocks(page) if not block.needs for said in _said_to_be_printed(block.text)]
     assert [said for said in told if said not in reader.printed.getvalue()] == []
-    if page.name == "README.md":
+    if page.name.startswith("README"):
         assert reader.model is not None
         assert "- **release-notes**" in reader.model.requests[0].system
     for name in sys.modules.keys() - modules:
