@@ -23,6 +23,7 @@ from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
+from deepskills._skillmd.globs import patterns_of
 from deepskills._skillmd.keys import (
     INVOCATION_FILE,
     POWER_KEYS,
@@ -416,6 +417,13 @@ class Catalog:
     def with_tools(self) -> Sequence[SkillEntry]:
         """The entries that name tools of their own."""
         return [entry for entry in self.entries if entry.skill["metadata"].get(INCLUDE_TOOLS)]
+
+    @cached_property
+    def with_paths(self) -> Sequence[SkillEntry]:
+        """The entries that are shown only once a file was touched that their globs match."""
+        return [
+            entry for entry in self.entries if "paths" in entry.frontmatter and patterns_of(entry.frontmatter["paths"])
+        ]
 
     @cached_property
     def record(self) -> CatalogRecord:

@@ -80,7 +80,7 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("metadata.include_tools", "brings tools of the application into use"),
         FrontmatterKey("metadata.requires", "names skills that it builds on; `load_requires` brings them along"),
         FrontmatterKey("effort", others=(CLAUDE_CODE,)),
-        FrontmatterKey("paths", others=(CLAUDE_CODE,)),
+        FrontmatterKey("paths", "lists the skill once a matching file was touched", others=(CLAUDE_CODE,)),
         FrontmatterKey("shell", others=(CLAUDE_CODE,)),
         FrontmatterKey("homepage", others=(OPENCLAW,)),
         FrontmatterKey("command-dispatch", others=(OPENCLAW,)),
