@@ -482,9 +482,13 @@ def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> 
 
 
 def _restrictions_of(frontmatter: Mapping[str, Any]) -> dict[str, str]:
-    """Return who may start a skill, in one spelling, where not everybody may."""
+    """Return who may start a skill and when, in one spelling, where not everybody always may."""
     kept = {"disable-model-invocation": "true"} if is_user_only(frontmatter) else {}
-    return kept if is_user_invocable(frontmatter) else {**kept, "user-invocable": "false"}
+    if not is_user_invocable(frontmatter):
+        kept["user-invocable"] = "false"
+    if "paths" in frontmatter and (patterns := patterns_of(frontmatter["paths"])):
+        kept["paths"] = ", ".join(patterns)
+    return kept
 
 
 def _digest_of_copy(skills: Sequence[SkillMetadata]) -> str:
