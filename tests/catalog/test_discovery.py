@@ -20,6 +20,8 @@ from deepskills._io.plan import (
     File,
     Files,
     FindProviders,
+    Inspect,
+    Inspected,
     ListDirectory,
     Listing,
     Plan,
@@ -45,6 +47,8 @@ class Tree:
     rounds: list[tuple[Call[Any], ...]] = field(default_factory=list)
 
     def answer(self, call: Call[Any]) -> Any:
+        if isinstance(call, Inspect):
+            return Inspected({})
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, FindProviders):
@@ -74,7 +78,7 @@ class Tree:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
         # No call of the backend: work of our own, or a question to backends that serve skills.
-        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | Work)]
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | Inspect | Work)]
         return result
 
     def discover(

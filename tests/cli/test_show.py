@@ -111,3 +111,26 @@ def test_info_shows_every_file_and_what_the_frontmatter_does(workplace: Path) ->
     assert "Files: 250 other files, 1 script" in told
     assert "./check.sh" in told
     assert told.count("guide.md") == 250
+
+
+def test_other_clients_spelling_of_who_may_start_a_skill_counts(workplace: Path) -> None:
+    """`info` and `doctor` say that only the user starts it; `validate` names a file that cannot be read."""
+    write_files(
+        workplace / "s",
+        {
+            "codex/SKILL.md": skill_md("codex"),
+            "codex/agents/openai.yaml": "policy:\n  allow_implicit_invocation: no\n",
+            "opencode/SKILL.md": skill_md("opencode", metadata={"opencode/autoinvoke": "false"}),
+            "broken/SKILL.md": skill_md("broken"),
+            "broken/agents/openai.yaml": b"\xff\xfe\x00policy: [",
+        },
+    )
+    assert [as_json("info", name, "-s", "s")["visibility"] for name in ("codex", "opencode", "broken")] == [
+        "user-only",
+        "user-only",
+        "on",
+    ]
+    assert as_json("doctor", "-s", "s")["user_only"] == ["codex", "opencode"]
+    assert "Codex" in invoke("info", "codex", "-s", "s").stdout
+    found = json.loads(invoke("validate", "s", "--json").stdout)
+    assert [(Path(each["path"]).parent.name, each["code"]) for each in found] == [("broken", "invocation-unreadable")]

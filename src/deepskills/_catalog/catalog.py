@@ -23,12 +23,18 @@ from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
-from deepskills._skillmd.keys import POWER_KEYS
+from deepskills._skillmd.globs import patterns_of
+from deepskills._skillmd.keys import (
+    INVOCATION_FILE,
+    POWER_KEYS,
+    is_user_invocable,
+    is_user_only,
+    lets_models_start,
+)
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._skillmd.text import is_text
-from deepskills._skillmd.yaml import as_flag, as_text
 from deepskills._types import (
     ORIGIN_KEY,
     POWERS_KEY,
@@ -111,14 +117,12 @@ class SkillEntry:
     @property
     def is_user_only(self) -> bool:
         """Whether its author lets only the user start it."""
-        # Asked of every entry: most have no such key, and nothing is read where there is none.
-        key = "disable-model-invocation"
-        return key in self.frontmatter and as_flag(self.frontmatter[key])
+        return is_user_only(self.frontmatter)
 
     @property
     def is_user_invocable(self) -> bool:
         """Whether its author lets the user start it by a slash command."""
-        return as_flag(self.frontmatter.get("user-invocable"), default=True)
+        return is_user_invocable(self.frontmatter)
 
 
 def include_names(entry: SkillEntry) -> list[str]:
@@ -214,6 +218,11 @@ class Readings:
             return Reading(None, (problem(path, "provided-invalid", reason=reason),), version, {})
         return self._kept(reading, path, version, b"", "")
 
+    def read_beside(self, reading: Reading, path: str, content: bytes) -> Reading:
+        """Return what a file says together with the one beside it in which Codex keeps who may start the skill."""
+        key = (path, f"{reading.digest}:{digest_of(content)}")
+        return self._remembered.get_or_make(key, lambda: _read_beside(reading, path, content))
+
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""
         found = self._remembered.get((path, digest))
@@ -287,6 +296,16 @@ def _without_powers(reading: Reading, origin: SkillOrigin) -> Reading:
         metadata = SkillMetadata(**{**metadata, "allowed_tools": [], "metadata": further})
     kept |= {ORIGIN_KEY: origin, POWERS_KEY: powers}
     return replace(reading, metadata=metadata, frontmatter=kept)
+
+
+def _read_beside(reading: Reading, path: str, content: bytes) -> Reading:
+    try:
+        if lets_models_start(content):
+            return reading
+    except ValueError as error:
+        found = problem(path, "invocation-unreadable", reason=error)
+        return replace(reading, problems=(*reading.problems, found), entries={})
+    return replace(reading, frontmatter={**reading.frontmatter, INVOCATION_FILE: "user-only"}, entries={})
 
 
 def says_the_same(skill: ProvidedSkill, content: bytes, path: str) -> bool:
@@ -365,7 +384,6 @@ MAX_CATALOG_BYTES = 48_000_000
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
 
-_RESTRICTING = ("disable-model-invocation", "user-invocable")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ROWS_AT_ONCE = 50
 
@@ -401,14 +419,17 @@ class Catalog:
         return [entry for entry in self.entries if entry.skill["metadata"].get(INCLUDE_TOOLS)]
 
     @cached_property
+    def with_paths(self) -> Sequence[SkillEntry]:
+        """The entries that are shown only once a file was touched that their globs match."""
+        return [
+            entry for entry in self.entries if "paths" in entry.frontmatter and patterns_of(entry.frontmatter["paths"])
+        ]
+
+    @cached_property
     def record(self) -> CatalogRecord:
         """What state keeps of the catalog."""
         sources = [[source.path, source.label] for source in self.sources]
-        restrictions = {
-            entry.name: kept
-            for entry in self.entries
-            if (kept := {key: as_text(entry.frontmatter[key]) for key in _RESTRICTING if key in entry.frontmatter})
-        }
+        restrictions = {entry.name: kept for entry in self.entries if (kept := _restrictions_of(entry.frontmatter))}
         # By which `claimed` recognizes the list in `skills_metadata`, so that state holds it only once.
         copy = _digest_of_copy([entry.skill for entry in self.entries])
         record = CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
@@ -453,8 +474,21 @@ def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> 
     parts = [*(part for source in sources for part in (source.path, source.label)), ""]
     for entry in entries:
         parts += (entry.name, entry.path, entry.source, entry.digest)
+        if INVOCATION_FILE in entry.frontmatter:
+            # It comes from another file.
+            parts.append(INVOCATION_FILE)
     text = "\0".join(parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _restrictions_of(frontmatter: Mapping[str, Any]) -> dict[str, str]:
+    """Return who may start a skill and when, in one spelling, where not everybody always may."""
+    kept = {"disable-model-invocation": "true"} if is_user_only(frontmatter) else {}
+    if not is_user_invocable(frontmatter):
+        kept["user-invocable"] = "false"
+    if "paths" in frontmatter and (patterns := patterns_of(frontmatter["paths"])):
+        kept["paths"] = ", ".join(patterns)
+    return kept
 
 
 def _digest_of_copy(skills: Sequence[SkillMetadata]) -> str:

@@ -36,6 +36,7 @@ from deepskills._io.plan import (
     Failed,
     File,
     FindProviders,
+    Inspect,
     Listing,
     Plan,
     ResultT,
@@ -44,6 +45,7 @@ from deepskills._io.plan import (
     in_worker,
     is_missing_error,
     lies_under,
+    parent,
     read_files,
     tidy,
     walk,
@@ -51,6 +53,7 @@ from deepskills._io.plan import (
 from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, Listed, list_skills
 from deepskills._providers.base import SkillProvider
 from deepskills._providers.files import ProvidedFiles
+from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._skillmd.text import as_readable, is_text
 from deepskills._types import (
@@ -64,6 +67,7 @@ from deepskills._types import (
 MAX_INCOMPLETE = 100
 """How many directories of a source that could not be listed are named, each in a problem of its own."""
 
+_AGENTS = INVOCATION_FILE.partition("/")[0]
 _NAME_FORM = frozenset({"name-invalid", "name-directory-mismatch"})
 
 
@@ -93,6 +97,8 @@ class _Search:
         self.source = source
         self.files: dict[str, bool] = {}
         """Each `SKILL.md` to read, and whether a listing showed it."""
+        self.has_agents: dict[str, bool] = {}
+        """For each of them whose directory was listed, whether that has a directory `agents`."""
         self.directories = 0
         self.cut = False
         self.failed: str | None = None
@@ -119,6 +125,7 @@ class _Search:
         if own is not None:
             # A skill's directory: what lies below it is its own business and holds no further skills.
             self.files[own.path] = True
+            self.has_agents[own.path] = has_invocation_directory(reply)
             # Only below a source of its own: one stray file must not hide the skills that a source holds.
             if path != self.source.path:
                 return []
@@ -223,7 +230,8 @@ async def discover(
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
-    files = await read_files([path for path in paths if path not in provided])
+    wanted = [path for path in paths if path not in provided]
+    files = await read_files([*wanted, *await _invocation_files(wanted, searches)])
     for listed in provided.values():
         files |= listed.contents
     before: dict[str, list[SkillEntry]] = {}
@@ -305,6 +313,32 @@ async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Li
     return found
 
 
+async def _invocation_files(paths: Sequence[str], searches: Sequence[_Search]) -> list[str]:
+    """Return the files beside `SKILL.md` that say who may start a skill, as far as no further round is needed for it.
+
+    Most skills have none. A listing tells, or a look at the local disk; elsewhere a load reads it with the text.
+    """
+    listed: dict[str, bool] = {}
+    for search in searches:
+        listed |= search.has_agents
+    unlisted = tuple(invocation_file(path) for path in paths if path not in listed)
+    seen = await Attempt(Inspect(unlisted))
+    there = [] if isinstance(seen, Failed) else [path for path in unlisted if path in seen.natures]
+    return [*there, *(invocation_file(path) for path in paths if listed.get(path))]
+
+
+def has_invocation_directory(listing: Listing | Failed) -> bool:
+    """Whether a skill's directory, as it was listed, may hold the file that says who may start it."""
+    return isinstance(listing, Listing) and any(
+        entry.is_directory and entry.name == _AGENTS for entry in listing.entries
+    )
+
+
+def invocation_file(path: str) -> str:
+    """Return where Codex keeps who may start the skill of a `SKILL.md`."""
+    return f"{parent(path)}/{INVOCATION_FILE}"
+
+
 @dataclass(frozen=True)
 class _Files:
     """The files of a discovery, read or listed."""
@@ -322,7 +356,15 @@ class _Files:
                 return None
             return self.readings.read_listed(skill, path, listed.provider, file.content if file is not None else None)
         content = self.files[path].content
-        return self.readings.read(path, content) if content is not None else None
+        if content is None:
+            return None
+        reading = self.readings.read(path, content)
+        beside = self.files.get(invocation_file(path))
+        return (
+            reading
+            if beside is None or beside.content is None
+            else self.readings.read_beside(reading, path, beside.content)
+        )
 
 
 class _Harvest:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.discovery import has_invocation_directory, invocation_file
 from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     PASSED_OVER,
@@ -25,6 +26,7 @@ from deepskills._io.plan import (
     Visit,
     Visitor,
     parent,
+    read_files,
     together,
     walk,
 )
@@ -195,6 +197,9 @@ class Contents:
     shell_directory: str | None = None
     """The skill's directory as a local shell knows it, if file tools know it by another path."""
 
+    invocation: bytes | None = None
+    """The file in which Codex keeps who may start the skill."""
+
 
 def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) -> Inventory:
     """Return what lies beside a skill in `directory`, without the contents of closed directories."""
@@ -221,8 +226,22 @@ async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, 
     texts = [_text_of(file) for file in files]
     names, roots = [entry.name for entry in entries], replies[len(entries) :]
     inventories = await take_inventories(names, roots, depth, [text for text, _ in texts])
+    marked = [
+        invocation_file(entry.path)
+        for entry, listing in zip(entries, roots, strict=True)
+        if has_invocation_directory(listing)
+    ]
+    # Only what a listing shows, so that skills without it cost no further round.
+    beside = await read_files(marked) if marked else {}
     return {
-        entry.name: Contents(file, text, failure, inventory, in_shell.get(directory))
+        entry.name: Contents(
+            file,
+            text,
+            failure,
+            inventory,
+            in_shell.get(directory),
+            own.content if (own := beside.get(invocation_file(entry.path))) is not None else None,
+        )
         for entry, directory, file, (text, failure), inventory in zip(
             entries, directories, files, texts, inventories, strict=True
         )

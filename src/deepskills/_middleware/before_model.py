@@ -32,6 +32,7 @@ from deepskills._middleware.state import (
     unload_update,
     whole_id,
 )
+from deepskills._middleware.touched import bring_in_touched
 from deepskills._middleware.traces import observe_turn
 from deepskills._middleware.turn import loads_to_undo
 from deepskills._middleware.visibility import shelf_of
@@ -46,6 +47,7 @@ async def before_model_call(run: Run) -> dict[str, Any] | None:
     """Return what changes in state before the model is called, or `None` if nothing does."""
     update = merged(forgotten(run.thread), observe_turn(run), (await _restored(run)), _undone(run))
     update = merged(update, (await user_loads(run)), (await _caught_up(run)))
+    update = merged(update, (await bring_in_touched(run)))
     # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")

@@ -321,7 +321,9 @@ def _visibility_stage(run: Run, shelf: Shelf, entry: SkillEntry, problems: Seque
     if judge and reported:
         return _stopped(reported[-1]["code"], reported[-1]["message"])
     if how == "user-only":
-        if judge is None and entry.is_user_only:
+        if name in shelf.unmatched:
+            by, fix = "its `paths`, as no tool call has touched a file that they match", "have such a file read"
+        elif judge is None and entry.is_user_only:
             by, fix = "its author (`disable-model-invocation`)", f'set `visibility={{"{name}": "always"}}`'
         else:
             by, fix = _hidden_by(run, judge), "change that"

@@ -106,6 +106,7 @@ from deepskills._prompt.messages import (
     skill_block,
     tool_failed,
 )
+from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
 from deepskills._types import SkillProblem, Trigger
 
@@ -538,6 +539,8 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     if is_served and not await run.look.is_as_listed(entry, content):
         return Prepared(entry, arguments, failure=CHANGED_SINCE_LISTED)
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
+    if contents.invocation is not None:
+        reading = readings.read_beside(reading, entry.path, contents.invocation)
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
         shell or (parent(entry.path) if entry.has_directory else "."),
@@ -548,7 +551,7 @@ async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
     filled = await in_worker(
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
-    found = {} if is_served else reading.frontmatter
+    found = {key: reading.frontmatter[key] for key in reading.frontmatter if not is_served or key == INVOCATION_FILE}
     # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
     load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)

@@ -89,6 +89,7 @@ from deepskills._middleware.tool_calls import (
     resolved_tools,
     skills_in_use,
 )
+from deepskills._middleware.touched import hidden_in_section
 from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import shelf_of
@@ -616,7 +617,7 @@ def section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
         sources=shown,
         errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
         loaded={name: resources.get(name, []) for name in marked},
-        hidden=shelf.hidden,
+        hidden=hidden_in_section(run),
         replaced_list=_replaced_list(run),
         tools=run.agent_tools,
         out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),

@@ -109,6 +109,9 @@ class Shelf:
     judges: Mapping[str, str] = field(default_factory=dict)
     """Who hid a skill in this run: an extension's name, or nothing for the operator's function. Not for fixed rules."""
 
+    unmatched: Mapping[str, Visibility] = field(default_factory=dict)
+    """Skills that only their `paths` hide, as no file that they match was touched, and how visible they are else."""
+
     @property
     def problems(self) -> Sequence[SkillProblem]:
         """What is wrong with sources and skills."""

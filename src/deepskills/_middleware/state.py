@@ -19,6 +19,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
 - `brought`: by path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end.
 - `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
+- `touched`: skills whose `paths` a tool call touched, each with the message that they were announced at.
 - `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
   smallest request that it refused for its length while a text was put back.
 - `prefix`: what the latest request began with, to tell when it changes.
@@ -390,6 +391,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "answer": _TEXT,
     "brought": TypeAdapter(Brought),
     "disclosed": _TEXT,
+    "touched": _TEXT,
     "problems": _PROBLEM,
     "trail": TypeAdapter(Trace),
     "uses": TypeAdapter(list[Annotated[str, Strict()]]),

@@ -41,6 +41,14 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
     looked = found or run.look.found
     problems = looked.problems if looked is not None else run.thread.problems
     judged, unjudged, judges = await _judged(run, catalog, _broken_skills(problems, catalog))
+    touched = run.thread.section("touched")
+    unmatched = {
+        entry.name: how
+        for entry in catalog.with_paths
+        if entry.name not in touched and (how := judged.get(entry.name, "on")) in {"on", "name-only"}
+    }
+    if unmatched:
+        judged = {**judged, **dict.fromkeys(unmatched, "user-only")}
     shows_absent = partial(_shows_absent, run.settings)
     # The usual case, on a path that each request takes: everything is visible.
     if not judged:
@@ -50,7 +58,15 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
         always = frozenset(name for name, how in judged.items() if how == "always")
         hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
         run.shelf = Shelf(
-            catalog, hidden, lambda: _existing(problems, broken), unjudged, always, broken, shows_absent, judges
+            catalog,
+            hidden,
+            lambda: _existing(problems, broken),
+            unjudged,
+            always,
+            broken,
+            shows_absent,
+            judges,
+            unmatched,
         )
     # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)

@@ -3,12 +3,18 @@
 The one table for `validate`, `info`, `doctor` and the reference page.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from deepskills._skillmd.repair import read_yaml
+from deepskills._skillmd.yaml import FrontmatterError, as_flag
 
 CLAUDE_CODE = "Claude Code"
 VS_CODE = "VS Code"
 OPENCLAW = "OpenClaw"
 CURSOR = "Cursor"
+OPENCODE = "OpenCode"
 
 
 @dataclass(frozen=True)
@@ -55,10 +61,16 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("argument-hint", "is shown where the skill is offered", others=(CLAUDE_CODE, VS_CODE)),
         FrontmatterKey("arguments", "names the arguments", others=(CLAUDE_CODE,)),
         FrontmatterKey(
-            "disable-model-invocation", "lets only the user start the skill", others=(CLAUDE_CODE, VS_CODE, OPENCLAW)
+            "disable-model-invocation",
+            "lets only the user start the skill",
+            others=(CLAUDE_CODE, VS_CODE, OPENCLAW, CURSOR),
         ),
         FrontmatterKey(
             "user-invocable", "keeps the skill out of slash commands", others=(CLAUDE_CODE, VS_CODE, OPENCLAW)
+        ),
+        FrontmatterKey("slash", "keeps the skill out of slash commands (`false`)", others=(OPENCODE,)),
+        FrontmatterKey(
+            "metadata.opencode/autoinvoke", "lets only the user start the skill (`false`)", others=(OPENCODE,)
         ),
         FrontmatterKey("disallowed-tools", "forbids tools while in use", "ToolPolicy", (CLAUDE_CODE,)),
         FrontmatterKey("model", "picks the model while in use", "SkillModels", (CLAUDE_CODE,)),
@@ -68,7 +80,7 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("metadata.include_tools", "brings tools of the application into use"),
         FrontmatterKey("metadata.requires", "names skills that it builds on; `load_requires` brings them along"),
         FrontmatterKey("effort", others=(CLAUDE_CODE,)),
-        FrontmatterKey("paths", others=(CLAUDE_CODE,)),
+        FrontmatterKey("paths", "lists the skill once a matching file was touched", others=(CLAUDE_CODE,)),
         FrontmatterKey("shell", others=(CLAUDE_CODE,)),
         FrontmatterKey("homepage", others=(OPENCLAW,)),
         FrontmatterKey("command-dispatch", others=(OPENCLAW,)),
@@ -103,3 +115,44 @@ def is_acted_on_below(name: str) -> bool:
 def readers_of(names: list[str]) -> str:
     """Return the clients that read any of these keys."""
     return ", ".join(sorted({client for name in names for client in KEYS[name].others}))
+
+
+# Who may start a skill, in each client's spelling. The strictest counts: each of them can only take something away.
+
+INVOCATION_FILE = "agents/openai.yaml"
+"""The file beside `SKILL.md` in which Codex keeps who may start a skill; in frontmatter, that it lets only the user."""
+
+MAX_INVOCATION_BYTES = 65_536
+"""Largest such file that is read."""
+
+
+def is_user_only(frontmatter: Mapping[str, Any]) -> bool:
+    """Whether an author lets only the user start a skill."""
+    # Asked of every entry: most have no such key, and nothing is read where there is none.
+    key = "disable-model-invocation"
+    if INVOCATION_FILE in frontmatter or (key in frontmatter and as_flag(frontmatter[key])):
+        return True
+    further = frontmatter.get("metadata")
+    key = "opencode/autoinvoke"
+    return isinstance(further, Mapping) and key in further and not as_flag(further[key], default=True)
+
+
+def is_user_invocable(frontmatter: Mapping[str, Any]) -> bool:
+    """Whether an author lets the user start a skill by a slash command."""
+    return all(as_flag(frontmatter.get(key), default=True) for key in ("user-invocable", "slash"))
+
+
+def lets_models_start(content: bytes) -> bool:
+    """Whether Codex' file lets a model start the skill that it lies beside; it does unless it says no.
+
+    Raises:
+        ValueError: If it cannot be read; Codex ignores such a file.
+    """
+    if len(content) > MAX_INVOCATION_BYTES:
+        raise ValueError(f"it is larger than {MAX_INVOCATION_BYTES:,} bytes")
+    try:
+        tree, _ = read_yaml(content.decode("utf-8-sig"))
+    except FrontmatterError as error:
+        raise ValueError(f"it is not YAML: {error}") from None
+    policy = tree.get("policy") if isinstance(tree, dict) else None
+    return not isinstance(policy, dict) or as_flag(policy.get("allow_implicit_invocation"), default=True)

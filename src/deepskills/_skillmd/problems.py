@@ -272,6 +272,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it.",
     ),
+    "invocation-unreadable": (
+        "warning",
+        "`agents/openai.yaml` cannot be read ({reason}), so it does not say who may start the skill. Repair the file, "
+        "or write `disable-model-invocation: true` in `SKILL.md`.",
+    ),
     "skill-refused": ("error", "The skill was not loaded: {reason}. Ask whoever runs the agent."),
     "load-unknown": (
         "warning",

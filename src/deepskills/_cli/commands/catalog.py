@@ -25,7 +25,7 @@ from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, li
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
-from deepskills._skillmd.keys import KEYS, FrontmatterKey, is_acted_on
+from deepskills._skillmd.keys import INVOCATION_FILE, KEYS, FrontmatterKey, is_acted_on
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.repair import as_text
@@ -143,6 +143,11 @@ class Found:
     def is_user_only(self) -> bool:
         """Whether its author keeps it from the model: only a user starts it."""
         return self.entry is not None and self.entry.is_user_only
+
+    @property
+    def is_kept_by_file(self) -> bool:
+        """Whether the file of another client says so."""
+        return self.entry is not None and INVOCATION_FILE in self.entry.frontmatter
 
     @cached_property
     def frontmatter(self) -> dict[str, Any]:
@@ -454,6 +459,7 @@ def show_details(output: Output, skill: Found) -> None:
         "Allowed tools": ", ".join(known["allowed_tools"]),
         "Visibility": _STARTED_BY[known["visibility"], known["user_invocable"]],
         **{f"Metadata {key}": value for key, value in known["metadata"].items()},
+        f"File {INVOCATION_FILE}": "lets only the user start the skill (Codex)" if skill.is_kept_by_file else None,
         **{f"Key {key.name}": f"{given[key.name]} ({_effect(key)})" for key in skill.keys},
         "Tokens": str(known["tokens"]),
         "Files": _kinds(skill),

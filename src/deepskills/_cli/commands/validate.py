@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deepskills._catalog.discovery import invocation_file
 from deepskills._catalog.lookup import circles_of, requires_of
 from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
 from deepskills._io.plan import parent, read_files
+from deepskills._skillmd.keys import lets_models_start
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.read import Profile, read_skill, validate_skill
@@ -98,7 +100,7 @@ async def _validate(targets: Sequence[_Target], profile: Profile) -> Validation:
         places = {path: os.path.realpath(path) for path in tree.files}  # noqa: ASYNC240 - a plan of the command line, which has no loop
         wanted = [path for path, place in places.items() if place not in seen]
         seen.update(places.values())
-        files = await read_files(wanted)
+        files = await read_files([*wanted, *map(invocation_file, wanted)])
         problems = list(tree.problems)
         for path in wanted:
             file = files[path]
@@ -106,6 +108,7 @@ async def _validate(targets: Sequence[_Target], profile: Profile) -> Validation:
                 problems.append(problem(path, "skill-unreadable", reason=file.error))
             else:
                 problems += validate_skill(file.content, path=path, profile=profile)
+                problems += _invocation_problems(path, files[invocation_file(path)].content)
                 if (reading := read_skill(file.content, path=path)).metadata is not None:
                     own = _Requirements(path, target.shown(path), requires_of(reading.frontmatter))
                     required[name_key(reading.metadata["name"])] = own
@@ -114,6 +117,16 @@ async def _validate(targets: Sequence[_Target], profile: Profile) -> Validation:
     if profile == "deepskills":
         done.problems += await _unmet(required)
     return done
+
+
+def _invocation_problems(path: str, content: bytes | None) -> list[SkillProblem]:
+    """Return what is wrong with the file in which Codex keeps who may start a skill; most skills have none."""
+    try:
+        if content is not None:
+            lets_models_start(content)
+    except ValueError as error:
+        return [problem(path, "invocation-unreadable", reason=error)]
+    return []
 
 
 async def _unmet(required: Mapping[str, _Requirements]) -> list[SkillProblem]:
