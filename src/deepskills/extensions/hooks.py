@@ -329,6 +329,7 @@ COMMAND_REFUSED = (
 SOURCE_REFUSED = (
     "A command hook does not run: its skill comes from {source}, not all of which are `sources` of SkillHooks."
 )
+HOOKS_UNKNOWN = "its file cannot be read at the moment"
 HANDLER_UNKNOWN = "A hook names the handler {handler!r}, which SkillHooks does not know; it does not run."
 
 UNLOAD_TOOL = "unload_skill"
@@ -391,6 +392,11 @@ class SkillHooks(SkillExtension):
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Run the hooks before a call; the first that refuses wins."""
         edited = as_edited(request)
+        for skill in run.loaded if edited.tool_call["name"] != UNLOAD_TOOL else ():
+            # Which hooks it has is unknown, and one may have to check this call. A served skill has none by itself.
+            is_unknown = not skill.entry.is_read and skill.entry.origin is None
+            if is_unknown and "hooks" not in skill.withheld:
+                return _refusal(HOOK_FAILED, edited, skill.entry, HOOKS_UNKNOWN)
         due = self._matching("PreToolUse", edited, run)
         return self._before(due, edited, run) if due else None
 
