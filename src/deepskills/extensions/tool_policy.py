@@ -450,6 +450,13 @@ class ToolPolicy(SkillExtension):
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:
                     return refusal
+        edited = as_edited(request)
+        if run.starts_unbound(edited):
+            # Even if a skill allows `task`: nobody would hold that agent to what is forbidden here.
+            for skill in (skill for found in self._in_use(run) for skill in found):
+                if self._forbidden(skill.entry) or self._declaring([skill]):
+                    tool, name = one_line(edited.tool_call["name"]), f'"{skill.entry.name}"'
+                    return Refuse(messages.LIMITS_DO_NOT_TRAVEL.format(tool=tool, skill=name))
         return None
 
     def _is_approved(self, request: ToolCallRequest) -> bool:
