@@ -291,7 +291,7 @@ def skill_tool_failed(tool: str, reason: str) -> str:
 
 
 def call_refused(reason: str) -> str:
-    """Say that an extension refused a tool call."""
+    """Say that a tool call was refused, or why it failed."""
     return f"Error: {field_text(reason, 2_000)}"
 
 
