@@ -535,9 +535,10 @@ class ServedSkills(SkillExtension):
         """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
         # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
         in_use = {entry.name: entry for entry in run.seen if entry.origin is not None}
-        executes = request.tool_call["name"] in EXECUTING_TOOLS | run.executing_tools
+        if not in_use:
+            return None
         # An agent without our middleware executes without asking anybody.
-        if not in_use or not (executes or run.starts_unbound(request)):
+        if request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools and not run.starts_unbound(request):
             return None
         asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
         if not asking:
