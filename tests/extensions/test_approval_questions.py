@@ -140,7 +140,8 @@ def test_a_namespace_may_be_the_users_own(tmp_path: Path, mode: Mode) -> None:
     assert Process(mode, tmp_path, SkillApproval(own), store=store, thread="2").call(load("good")) == []
     bob = Process(mode, tmp_path, SkillApproval(own), store=store, thread="3", user="bob")
     assert len(bob.call(load("good"))) == 1
-    for wrong in (lambda _runtime: "approvals", lambda _runtime: (), lambda _runtime: 1 // 0):
+    functions: list[Any] = [lambda _runtime: "approvals", lambda _runtime: (), lambda _runtime: 1 // 0]
+    for wrong in functions:
         broken = Process(mode, tmp_path, SkillApproval(wrong), store=store, thread=f"broken {id(wrong)}")
         assert len(broken.call(load("good"))) == 1
         assert broken.answer(APPROVE) == []
