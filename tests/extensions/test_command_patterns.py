@@ -142,6 +142,12 @@ def test_a_refused_pattern_refuses_in_doubt() -> None:
         "env rm x",
         "busybox rm",
         "X=rm y",
+        "env -Srm x",
+        "env -iS/bin/rm",
+        "git -c alias.z=!rm z",
+        "git -calias.z=!/bin/rm z",
+        "tool --run=:rm",
+        "tool a,rm",
         "ls; rm x",
         "r''m x",
         "$X",
@@ -153,15 +159,33 @@ def test_a_refused_pattern_refuses_in_doubt() -> None:
         "{r,}m x",
         "",
     ]
-    passed = ["ls -l", "git add .", "rmdir x", "charm x", "ls *.py", "ls src/?.md"]
+    passed = [
+        "ls -l",
+        "git commit --amend -m confirm",
+        "npm run format:all",
+        "git add .",
+        "rmdir x",
+        "charm x",
+        "ls *.py",
+        "ls src/?.md",
+    ]
     assert [command for command in refused if command and not pattern.could_match(command)] == []
     assert [command for command in passed if pattern.could_match(command)] == []
     push = CommandPattern.parse("git push:*")
-    refused = ["git push", "git -C x push origin", "env git push", "git -c alias.p=push p", "/usr/bin/git push", "git;"]
+    refused = [
+        "git push",
+        "git -C x push origin",
+        "env git push",
+        "git -c alias.p=push p",
+        "/usr/bin/git push",
+        "git;",
+        "env -Sgit push",
+    ]
     assert [command for command in refused if not push.could_match(command)] == []
     assert [command for command in ("git status", "git add push.md", "push git") if push.could_match(command)] == []
     assert CommandPattern.parse("git status").could_match("git status -s")
     assert CommandPattern.parse("r*m").could_match("ls")
+    assert CommandPattern.parse("npm run test:unit").could_match("npm run test:unit")
     assert pattern.could_match(None)
 
 

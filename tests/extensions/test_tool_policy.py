@@ -105,7 +105,7 @@ ENFORCED: list[tuple[Sequence[str], set[str], list[tuple[tuple[str, dict[str, An
     (("reader",), {"read_file"}, [(READ, True), (WRITE, False), (ADD, False)]),
     (
         ("adder",),
-        {"execute", "mcp__docs__search"},
+        {"execute", "mcp__docs__search", "read_file"},
         [
             (ADD, True),
             (SEARCH, True),
@@ -123,15 +123,15 @@ ENFORCED: list[tuple[Sequence[str], set[str], list[tuple[tuple[str, dict[str, An
         {"read_file", "write_file", "execute"},
         [(READ, True), (WRITE, True), (ADD, False), (shell("git push"), True), (SEARCH, False)],
     ),
-    (("empty",), set(), [(READ, False)]),
-    (("mapped-wrong",), set(), [(READ, False)]),
-    (("odd",), {"execute"}, [(READ, False), (shell("git"), True), (shell("git add"), False), (RM, False)]),
+    (("empty",), {"read_file"}, [(READ, False)]),
+    (("mapped-wrong",), {"read_file"}, [(READ, False)]),
+    (("odd",), {"execute", "read_file"}, [(READ, False), (shell("git"), True), (shell("git add"), False), (RM, False)]),
     (
         ("careful",),
         {"read_file", "execute", "mcp__docs__search"},
         [(READ, True), (WRITE, False), (ADD, True), (RM, False), (shell("/bin/rm x"), False), (shell("ls | x"), False)],
     ),
-    (("careful", "writer"), {"execute"}, [(WRITE, False), (shell("git push"), True), (READ, False)]),
+    (("careful", "writer"), {"execute", "read_file"}, [(WRITE, False), (shell("git push"), True), (READ, False)]),
     (("greedy",), {"write_file", "execute", "mcp__docs__search"}, [(READ, False), (WRITE, True)]),
 ]
 
@@ -314,8 +314,8 @@ def test_deep_agents_own_tools_follow_the_policy_in_sub_agents_too(mode: Mode, t
     )
     agent: Any = create_deep_agent(model, middleware=[library(tmp_path, ToolPolicy("enforce"))])
     result = run(mode, agent)
-    assert set(model.requests[1].tools) == {*OWN, "task", "read_file", "write_file"}
-    assert set(model.requests[2].tools) == {*OWN, "read_file", "write_file"}
+    assert set(model.requests[1].tools) == {*OWN, "task", "read_file", "ls", "write_file"}
+    assert set(model.requests[2].tools) == {*OWN, "read_file", "ls", "write_file"}
     assert "write_file" not in model.requests[4].tools
     assert [message.status for message in tool_messages(result)] == ["success", "error", "success"]
     assert list(result["files"]) == ["/x.txt"]

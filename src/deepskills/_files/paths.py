@@ -76,6 +76,22 @@ def normalised(path: str) -> str:
     return tidy
 
 
+def path_of_call(path: str) -> str:
+    """Return which path a file tool opens for an argument: absolute, with no doubled slash and no step in it.
+
+    Whoever judges a call by its path must mean the file that will be opened, so this reads paths as the file tools do:
+    a backslash separates as well, and steps count after it was turned around. A path with `..`, which they refuse, is
+    still judged as the file that it would reach.
+    """
+    parts: list[str] = []
+    for part in path.replace("\\", "/").split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in {"", "."}:
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
 def folded_path(path: str) -> str:
     """Return a path as file systems that ignore case and Unicode form compare it."""
     return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()

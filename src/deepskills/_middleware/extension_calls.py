@@ -45,6 +45,7 @@ from deepskills._io.plan import (
     lies_under,
     parent,
 )
+from deepskills._middleware.config import Settings
 from deepskills._middleware.events import SkillEvent, event_from
 from deepskills._middleware.extension import (
     Answer,
@@ -61,6 +62,7 @@ from deepskills._middleware.extension import (
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.run import Run, Shelf, memory_of, name_of
 from deepskills._middleware.state import merged, note_update
+from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_sub_agent
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
@@ -168,6 +170,15 @@ class SkillRun:
     def granted(self, entry: SkillEntry) -> frozenset[str]:
         """Return what a human granted to a served skill."""
         return self._run.granted(entry)
+
+    def starts_unbound(self, request: ToolCallRequest) -> bool:
+        """Whether a call starts an agent that is not known to have this extension, to which no limit would travel."""
+        call = request.tool_call
+        if call["name"] not in STARTS_AGENT:
+            return False
+        found = middleware_of_sub_agent(request.tool, call["args"].get("subagent_type"))
+        settings = [own for middleware in found if isinstance(own := getattr(middleware, "_settings", None), Settings)]
+        return not any(isinstance(other, type(self._extension)) for own in settings for other in own.extensions)
 
     @property
     def user_message(self) -> AnyMessage | None:

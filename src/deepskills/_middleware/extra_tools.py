@@ -193,7 +193,8 @@ async def _answered(name: str, plan: Plan[Content], run: Run) -> ToolResult:
     except GraphBubbleUp:
         raise
     except SkillsError as error:
-        message.content = f"Error: {error}"
+        # It may name files and skills, whose names are strangers' texts.
+        message.content = words.call_refused(str(error))
     except Exception as error:
         logger.exception("%s failed", name)
         message.content = words.failed(name, error)

@@ -70,7 +70,7 @@ from deepskills._middleware.request import (
     sent,
     tell_composed,
 )
-from deepskills._middleware.run import Run, Shelf, name_of, use_of, withheld_powers, without_powers
+from deepskills._middleware.run import Run, Shelf, name_of, use_of
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_calls import (
@@ -159,8 +159,7 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     if run is None:
         return []
     use = use_of(run.thread, run.known_shelf, settings.memory.readings, None)
-    withheld = [withheld_powers(skill.entry, settings.extensions, state) for skill in use.skills]
-    return [without_powers(skill, powers) for skill, powers in zip(use.skills, withheld, strict=True)]
+    return [run.limited(skill) for skill in use.skills]
 
 
 def _callable_in_sync(tool: BaseTool) -> BaseTool:

@@ -24,6 +24,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._catalog.sources import Source
+from deepskills._files.paths import path_of_call
 from deepskills._io.backends import is_backend, serves_skills
 from deepskills._io.plan import Ask, CallFailed
 from deepskills._loading.budget import Unloaded, decide_unload
@@ -224,7 +225,7 @@ def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
     """Return where a skill was last read as a file or pinned; -1 for nowhere."""
     reads = _last_reads(messages)
     pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
-    return lambda entry: max(reads.get(tidy_path(entry.path), -1), pins.get(entry.name, -1))
+    return lambda entry: max(reads.get(path_of_call(entry.path), -1), pins.get(entry.name, -1))
 
 
 def pinned_name(message: object) -> str | None:
@@ -245,7 +246,7 @@ def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
         if call["name"] == READ_TOOL
     }
     return {
-        tidy_path(asked[message.tool_call_id]): position
+        path_of_call(asked[message.tool_call_id]): position
         for position, message in enumerate(messages)
         if isinstance(message, ToolMessage) and message.status != "error" and message.tool_call_id in asked
     }
@@ -257,11 +258,6 @@ def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
         for position, message in enumerate(messages)
         if (mark := mark_of(message)) is not None and mark["event"] == "unload"
     }
-
-
-def tidy_path(path: str) -> str:
-    """Return a path as two spellings of it are compared."""
-    return "/" + "/".join(part for part in path.replace("\\", "/").split("/") if part not in {"", "."})
 
 
 def acceptance(model: object) -> Callable[[BaseTool], bool]:
@@ -423,8 +419,8 @@ async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
         return None
     # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
     catalog = await run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
-    read = tidy_path(path)
-    entry = next((known for known in catalog.with_tools if tidy_path(known.path) == read), None)
+    read = path_of_call(path)
+    entry = next((known for known in catalog.with_tools if path_of_call(known.path) == read), None)
     if entry is None or not entry.is_read or not (await shelf_of(run)).is_shown(entry):
         return None
     # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
@@ -539,7 +535,10 @@ class ServedSkills(SkillExtension):
         """Ask a human about a call that executes code, unless scripts were granted to every served skill in use."""
         # By `seen`, not by what is loaded: a skill that is unloaded in this very turn has already moved the model.
         in_use = {entry.name: entry for entry in run.seen if entry.origin is not None}
-        if not in_use or request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools:
+        if not in_use:
+            return None
+        # An agent without our middleware executes without asking anybody.
+        if request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools and not run.starts_unbound(request):
             return None
         asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
         if not asking:

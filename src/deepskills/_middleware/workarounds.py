@@ -100,6 +100,32 @@ def workspace_of(tools: Iterable[object]) -> object | None:
     return None
 
 
+STARTS_AGENT = frozenset({"task", "start_async_task", "update_async_task"})
+"""deepagents' tools that start an agent or tell one more; all but the first are about agents elsewhere."""
+
+
+def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
+    """Return the middleware of the sub-agent that deepagents' tool `task` starts; empty if it cannot be told.
+
+    Reason: what skills in use forbid holds in a sub-agent only if it has our middleware, and a call says no more than
+    its name. deepagents keeps the graphs of its sub-agents in a variable of the tool's function; LangChain makes the
+    first steps of a graph of its middleware's methods.
+
+    Ends when deepagents tells a sub-agent's middleware.
+    """
+    function = getattr(task, "func", None) or getattr(task, "coroutine", None)
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        graphs = cell.cell_contents if name == "subagent_graphs" else None
+        if isinstance(graphs, Mapping) and isinstance(kind, str):
+            graph: Any = graphs.get(kind)
+            nodes = getattr(getattr(graph, "bound", graph), "nodes", None)
+            steps = (getattr(node, "bound", None) for node in nodes.values()) if isinstance(nodes, Mapping) else ()
+            made = (getattr(step, "func", None) or getattr(step, "afunc", None) for step in steps)
+            return [owner for method in made if (owner := getattr(method, "__self__", None)) is not None]
+    return []
+
+
 def give_hooks(middleware: object, hooks: type) -> None:
     """Give one instance the hooks of a class, which other instances of its own class do not have.
 

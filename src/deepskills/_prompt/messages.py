@@ -291,7 +291,7 @@ def skill_tool_failed(tool: str, reason: str) -> str:
 
 
 def call_refused(reason: str) -> str:
-    """Say that an extension refused a tool call."""
+    """Say that a tool call was refused, or why it failed."""
     return f"Error: {field_text(reason, 2_000)}"
 
 
@@ -540,6 +540,10 @@ POLICY_FORBIDDEN = (
 
 # Hooks: calls that a hook of a skill refused, or should have looked at.
 
+LIMITS_DO_NOT_TRAVEL = (
+    "Tool `{tool}` was not run: what the skill {skill} in use forbids would not hold in the agent that it starts. Do "
+    "the task yourself, or call unload_skill first if the skill is no longer needed."
+)
 HOOK_REFUSED = "Tool `{tool}` was not run: a hook of the skill {skill} refused it: {reason}"
 HOOK_FAILED = (
     "Tool `{tool}` was not run: a hook of the skill {skill} has to check the call first, and did not run ({reason}). "

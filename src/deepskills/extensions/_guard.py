@@ -6,7 +6,6 @@ files that are there before it runs, and what it read is judged again afterwards
 no command line shows, so only a sandbox limits what a command can do.
 """
 
-import posixpath
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,9 @@ from langgraph.types import Command
 
 from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillRun, SkillsError
 from deepskills._files.manifest import file_digest
+from deepskills._files.paths import path_of_call
 from deepskills._io.plan import ResolveLinks
-from deepskills._prompt.messages import STRAY_FILE
+from deepskills._prompt.messages import STRAY_FILE, call_refused
 from deepskills.extensions._shared import MaybeAwaitable, as_edited
 
 MAX_NAMED = 5
@@ -29,6 +29,10 @@ MAX_NAMED = 5
 READ_TOOL = "read_file"
 SEARCH_TOOL = "grep"
 SHELL_TOOL = "execute"
+
+_COUNT = re.compile(r":(?: \d+)?$")
+_HEADING = re.compile(r"^(/.{0,4096}?):\n  \d+[:-] ", re.DOTALL | re.MULTILINE)
+"""What stands in the result of a search: a count behind a path, and a path above the lines that were found in it."""
 
 
 class FileGuard(SkillExtension):
@@ -119,9 +123,10 @@ class FileGuard(SkillExtension):
         name, arguments = request.tool_call["name"], request.tool_call["args"]
         if name == READ_TOOL:
             # Among all skills of the sources, including hidden ones: file tools do not know about visibility.
-            found = _owner(str(arguments.get("file_path", "")), run.found)
+            [path] = await _real_paths([path_of_call(str(arguments.get("file_path", "")))], run)
+            found = _owner(path, run.found)
             if found is None:
-                return self._judge_stray([str(arguments.get("file_path", ""))], run)
+                return self._judge_stray([path], run)
             if self.guards(found[0]):
                 return await self._judge_all(found[0], run, only=found[1])
         elif name == SEARCH_TOOL and shown:
@@ -132,24 +137,29 @@ class FileGuard(SkillExtension):
 
     async def _judge_shown(self, shown: str, run: SkillRun) -> Refuse | None:
         """Judge the skills whose files a search shows."""
-        paths = [
-            path for source in run.sources for path in re.findall(rf"{re.escape(source.rstrip('/'))}/[^\n:]+", shown)
-        ]
-        found = {path: _owner(path, run.found) for path in dict.fromkeys(paths)}
-        for entry in {owner[0].path: owner[0] for owner in found.values() if owner is not None}.values():
+        # By their directories and not by taking paths out of the text: a directory's name may hold whatever ends a path
+        # in a result, such as a colon or a newline.
+        sources = {source for source in run.sources if f"{source.rstrip('/')}/" in shown}
+        named = {
+            entry.path: entry for entry in run.found if entry.source in sources and f"{_directory(entry)}/" in shown
+        }
+        paths = await _real_paths(_paths_in(shown), run)
+        owners = {path: _owner(path, run.found) for path in paths}
+        named |= {owner[0].path: owner[0] for owner in owners.values() if owner is not None}
+        for entry in named.values():
             if self.guards(entry):
                 refused = await self._judge_all(entry, run)
                 if refused is not None:
                     return refused
-        return self._judge_stray([path for path, owner in found.items() if owner is None], run)
+        return self._judge_stray([path for path, owner in owners.items() if owner is None], run)
 
     def _judge_stray(self, paths: Sequence[str], run: SkillRun) -> Refuse | None:
         """Judge files that are in a source but in no skill, such as the rest of one whose `SKILL.md` is gone."""
         for source in filter(self.guards_source, run.sources):
             root = f"{source.rstrip('/')}/"
-            stray = next((tidy for tidy in map(_tidy, paths) if tidy.startswith(root)), None)
             # A file directly in a source, such as a README, belongs to no skill.
-            if stray is not None and "/" in stray[len(root) :]:
+            stray = next((path for path in paths if path.startswith(root) and "/" in path[len(root) :]), None)
+            if stray is not None:
                 return Refuse(STRAY_FILE.format(path=stray, source=source))
         return None
 
@@ -170,13 +180,13 @@ class FileGuard(SkillExtension):
 
 async def _shell_directory(entry: SkillEntry, run: SkillRun) -> str:
     """Return a skill's directory as a local shell knows it; nothing runs there, so hidden skills do not matter."""
-    return await run.perform(lambda: _resolved(entry))
-
-
-async def _resolved(entry: SkillEntry) -> str:
     path = _directory(entry)
-    reply = await ResolveLinks((path,))
-    return reply.paths.get(path, path)
+    return (await run.perform(lambda: _resolve((path,)))).get(path, path)
+
+
+async def _resolve(paths: tuple[str, ...]) -> dict[str, str]:
+    """Return where paths of a local disk really lie, with slashes."""
+    return {path: real.replace("\\", "/") for path, real in (await ResolveLinks(paths)).paths.items()}
 
 
 def _shows_files(request: ToolCallRequest) -> bool:
@@ -189,7 +199,7 @@ def _kept(
     if refused is None:
         return result
     call = request.tool_call
-    return ToolMessage(f"Error: {refused.reason}", name=call["name"], tool_call_id=call["id"] or "", status="error")
+    return ToolMessage(call_refused(refused.reason), name=call["name"], tool_call_id=call["id"] or "", status="error")
 
 
 def _text_of(result: ToolMessage | Command[Any]) -> str:
@@ -205,17 +215,41 @@ def _directory(entry: SkillEntry) -> str:
 
 def _owner(path: str, entries: Sequence[SkillEntry]) -> tuple[SkillEntry, str] | None:
     """Return the innermost skill that a path is in, and the path relative to it."""
-    tidy = _tidy(path)
-    inside = [entry for entry in entries if tidy.startswith(f"{_directory(entry).rstrip('/')}/")]
+    inside = [entry for entry in entries if path.startswith(f"{_directory(entry).rstrip('/')}/")]
     if not inside:
         return None
     # A skill may be inside another; its files are its own.
     entry = max(inside, key=lambda found: len(found.path))
-    return entry, tidy[len(_directory(entry).rstrip("/")) + 1 :]
+    return entry, path[len(_directory(entry).rstrip("/")) + 1 :]
 
 
-def _tidy(path: str) -> str:
-    return f"/{posixpath.normpath(f'/{path}').lstrip('/')}"
+def _paths_in(shown: str) -> list[str]:
+    """Return the paths in the result of a search: lines of their own, perhaps with a count, and headings."""
+    lines = [_COUNT.sub("", line) for line in dict.fromkeys(shown.split("\n")) if line.startswith("/")]
+    return list(dict.fromkeys(map(path_of_call, [*_HEADING.findall(shown), *lines])))
+
+
+async def _real_paths(paths: Sequence[str], run: SkillRun) -> list[str]:
+    """Return paths as those below a source or a skill; a link beside a source may lead into it."""
+    places = [*(_directory(entry) for entry in run.found), *run.sources]
+    # Usual paths need no look at links: what lies below a source by its text is judged as that.
+    strange = [path for path in paths if not any(path.startswith(f"{root.rstrip('/')}/") for root in run.sources)]
+    if not strange or not places:
+        return list(paths)
+    real = await run.perform(lambda: _resolve((*strange, *places)))
+    below: dict[str, str] = {}
+    for place in places:
+        below.setdefault(real.get(place, place), place.rstrip("/"))
+    return [_moved(path, real.get(path, path), below) for path in paths]
+
+
+def _moved(path: str, real: str, below: Mapping[str, str]) -> str:
+    """Return the path by which a skill is known for a file that really lies in it."""
+    head, rest = real, ""
+    while head and head not in below:
+        head, _, last = head.rpartition("/")
+        rest = f"/{last}{rest}"
+    return f"{below[head]}{rest}" if head else path
 
 
 def _names(command: str, directory: str) -> bool:

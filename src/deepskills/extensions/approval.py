@@ -10,7 +10,10 @@ would have the second content approved by the first, so every read is bound to t
 - *At the resume* LangGraph executes the call again from its beginning, perhaps in another process, and each `interrupt`
   returns its answer by position without stopping. The files may have changed meanwhile. An answer counts only for the
   digest that was shown at its position: the interrupt that waits in the checkpoint says which that was, and has what
-  was shown before it (`history`). If the digest is another one now, a human is asked again (`_ask`).
+  what was shown before it (`history`). If the digest is another one now, a human is asked again (`_ask`). A question
+  that waits is repeated before any store is asked: somebody else's approval must not overrule the answer to it. An
+  answer at a position where this skill was not asked about is another question's, perhaps another extension's; it is
+  ignored, whatever it says.
 - *Reading* (`change_text`): a text enters the conversation only if it was made from bytes whose SHA-256 is in the
   approved set. This holds for loads, pins, commands, forks and for texts that are put back.
 - *Acting* (`before_file`, and the agent's file tools): each file is compared with the approved set at every read, all
@@ -65,6 +68,9 @@ MAX_REMEMBERED = 256
 
 _BYTES_PER_TOKEN = 4
 
+_GAP = ["", ""]
+"""Stands for an answer that was meant for a question of others."""
+
 NO_CHECKPOINTER_CODE = "approval-needs-checkpointer"
 STORE_CODE = "approval-store-failed"
 UNREADABLE = "The question that an approval answers could not be read from the checkpoint, so it is asked again"
@@ -81,7 +87,8 @@ class SkillApproval(FileGuard):
     Needs a checkpointer: without one, a skill that nobody approved is refused.
 
     Args:
-        namespace: Where approvals are kept in the store.
+        namespace: Where approvals are kept in the store; or a function that is given the run's runtime and returns it,
+            for approvals of one user each. If it fails, only the thread remembers.
         applies_to: Which skills need an approval: a function of the `SkillEntry`, or paths of sources; `None` for all.
         grants: Any of `"tools"`, `"hooks"`, `"scripts"` and `"model"`: what has no effect unless it was approved with
             the load, by `{"type": "approve", "grants": [...]}`.
@@ -92,14 +99,14 @@ class SkillApproval(FileGuard):
 
     def __init__(
         self,
-        namespace: Sequence[str] = ("deepskills", "approvals"),
+        namespace: Sequence[str] | Callable[[Any], Sequence[str]] = ("deepskills", "approvals"),
         applies_to: AppliesTo | None = None,
         *,
         grants: Iterable[str] = (),
     ) -> None:
         if isinstance(namespace, str) or isinstance(grants, str):
             raise ValueError("SkillApproval takes sequences for `namespace` and `grants`, not a single text.")  # noqa: TRY004
-        self._namespace = tuple(namespace)
+        self._namespace = namespace if callable(namespace) else tuple(namespace)
         self._grants = tuple(dict.fromkeys(grants))
         unknown = [grant for grant in self._grants if grant not in GRANTS]
         if unknown:
@@ -113,14 +120,21 @@ class SkillApproval(FileGuard):
         """Withhold what was not granted with the load."""
         if not self._grants or not self.guards(entry):
             return ()
-        approved = self._approved(entry, memory)
-        given = approved.get("grants", ()) if approved is not None else ()
-        return [grant for grant in self._grants if grant not in given]
+        given = self._given(entry, memory)
+        return [grant for grant in self._grants if grant not in (given or ())]
 
     def granted(self, entry: SkillEntry, run: SkillRun) -> frozenset[str] | None:
         """Return what was granted to a skill on this thread; `None` if it was not approved here. No I/O."""
-        approved = self._approved(entry, run.memory)
-        return None if approved is None else frozenset(approved.get("grants", ()))
+        return self._given(entry, run.memory)
+
+    def _given(self, entry: SkillEntry, memory: Mapping[str, Any]) -> frozenset[str] | None:
+        """Return what was granted to this very content of a skill; `None` if it was not approved here."""
+        approved = self._approved(entry, memory)
+        # A path alone would pass a grant on to whatever lies there later.
+        known = {entry.sha256, entry.digest} - {""}
+        if approved is None or known.isdisjoint({approved.get("text"), approved.get("listed")}):
+            return None
+        return frozenset(approved.get("grants", ()))
 
     def guards(self, entry: SkillEntry) -> bool:
         """Whether a skill needs an approval; a rule that fails says yes."""
@@ -163,14 +177,21 @@ class SkillApproval(FileGuard):
         """Ask a human about content that nobody approved."""
         if not self.guards(entry):
             return None
+        place = _Place.current()
+        history = await self._history(place, run)
+        is_waiting = any(path == entry.path for path, _ in history)
         try:
             manifest = await run.manifest(entry)
         except SkillsError as error:
+            if is_waiting and place is not None:
+                # The answers of others must stay at their positions.
+                self._repeat(entry, place, history, run)
             return Refuse(str(error))
-        # Approved before, by this thread or in the store: nobody is asked twice about the same bytes.
-        if (await self._recalled(entry, manifest, run)) is not None:
+        # Approved before, by this thread or in the store: nobody is asked twice about the same bytes. But who was asked
+        # and has not answered yet decides.
+        if not is_waiting and (await self._recalled(entry, manifest, run)) is not None:
             return None
-        decision = await self._ask(entry, manifest, run)
+        decision = self._ask(entry, manifest, place, history, run)
         if isinstance(decision, Refuse):
             return decision
         await self._keep(entry, manifest, decision, run)
@@ -190,8 +211,9 @@ class SkillApproval(FileGuard):
         return self._judge_digest(entry, expected, run)
 
     def _judge_digest(self, entry: SkillEntry, expected: Mapping[str, str], run: SkillRun) -> Refuse | None:
-        # For a served skill only its server's digest is known here; the backend compares the bytes itself.
-        is_same = not entry.sha256 or entry.is_dynamic or expected.get(SKILL_FILE) == entry.sha256
+        # Where only a summary is known here, the backend compares the bytes itself. What may change with every read was
+        # approved as it was shown, too.
+        is_same = not entry.sha256 or expected.get(SKILL_FILE) == entry.sha256
         return None if is_same else self.complaint(entry, [f"`{SKILL_FILE}`"], run)
 
     async def change_text(self, load: SkillLoad, run: SkillRun) -> str | Refuse:
@@ -207,14 +229,30 @@ class SkillApproval(FileGuard):
             return expected
         return self._judge_digest(entry, expected, run) or load.text
 
-    async def _ask(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> list[str] | Refuse:
+    async def _history(self, place: "_Place | None", run: SkillRun) -> list[list[str]]:
+        """Return what this execution asked before it was interrupted, with gaps for answers to others."""
+        return [] if place is None else (await place.history(run)) or self._asked.get(place.task) or []
+
+    def _repeat(self, entry: SkillEntry, place: "_Place", history: list[list[str]], run: SkillRun) -> None:
+        """Take the answer to a question that cannot be asked as it was."""
+        position = _position(run.memory, place.task)
+        if position < len(history) and history[position][0] == entry.path:
+            interrupt({"type": INTERRUPT_TYPE, "name": entry.name, "path": entry.path, "history": history[:position]})
+            run.remember("asked", {"task": place.task, "count": position + 1})
+
+    def _ask(
+        self,
+        entry: SkillEntry,
+        manifest: SkillManifest,
+        place: "_Place | None",
+        history: list[list[str]],
+        run: SkillRun,
+    ) -> list[str] | Refuse:
         """Interrupt until the content that was shown is the content that is there; return the grants."""
-        place = _Place.current()
         if place is None:
             run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
             logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
             return Refuse(APPROVAL_NO_CHECKPOINTER)
-        history = (await place.history(run)) or self._asked.get(place.task) or []
         # Each round is one question. At a resume the rounds that were answered pass without stopping.
         for _ in range(MAX_ASKED):
             # Several skills may ask in one execution, so positions are counted for the task and not for the skill.
@@ -222,19 +260,25 @@ class SkillApproval(FileGuard):
             shown = history[position] if position < len(history) else None
             own = [entry.path, manifest.digest]
             # Include what was asked before, with gaps where it is unknown: positions must stay the same.
-            asked = [*history[:position], *([["", ""]] * (position - len(history))), own]
+            before = [*history[:position], *([_GAP] * (position - len(history)))]
             if shown is None:
                 # The answer, when it comes, is for this digest; the checkpoint keeps it too, for other processes.
-                self._asked.put(place.task, asked)
-            answer = interrupt(_question(entry, manifest, self._grants, asked[:-1]))
+                self._asked.put(place.task, [*before, own])
+            answer = interrupt(_question(entry, manifest, self._grants, before))
             # Counted after the interrupt, because only an answered question moves the position on.
             run.remember("asked", {"task": place.task, "count": position + 1})
+            # The path must match too: the second execution may ask about other skills.
+            was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
+            named = answer.get("digest") if isinstance(answer, Mapping) else None
+            if was_shown is None and named != manifest.digest:
+                # Nobody saw this question: the answer was meant for another one, which is asked again.
+                if shown is None:
+                    self._asked.put(place.task, [*before, _GAP])
+                continue
             decision = _decided(answer, self._grants)
             if isinstance(decision, Refuse):
                 return decision
             grants, digest = decision
-            # The path must match too: the second execution may ask about other skills.
-            was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
             # A digest in the answer is stronger: it says what the human saw.
             if manifest.digest == (digest or was_shown):
                 return grants
@@ -260,7 +304,7 @@ class SkillApproval(FileGuard):
             return None
         key = _key(origin, digest)
         try:
-            item = await call_either(run, store.get, store.aget, self._namespace, key)
+            item = await call_either(run, store.get, store.aget, self._place_of(run), key)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything; nothing is approved by that
@@ -289,11 +333,24 @@ class SkillApproval(FileGuard):
             },
         )
         try:
-            await call_either(run, store.put, store.aput, self._namespace, key, value)
+            await call_either(run, store.put, store.aput, self._place_of(run), key, value)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a store may raise anything; the thread remembers
             self._report_store(entry, error, run)
+
+    def _place_of(self, run: SkillRun) -> tuple[str, ...]:
+        if not callable(self._namespace):
+            return self._namespace
+        found = self._namespace(run.runtime)
+        # A coroutine, or a text that would count as a list of letters, must not become a place that users share.
+        if (
+            not isinstance(found, list | tuple)
+            or not found
+            or not all(isinstance(part, str) and part for part in found)
+        ):
+            raise ValueError("`namespace` of SkillApproval must return a sequence of texts")
+        return tuple(found)
 
     def _report_store(self, entry: SkillEntry, error: Exception, run: SkillRun) -> None:
         logger.warning("Approvals cannot be read from or kept in the store: %s: %s", type(error).__name__, error)
@@ -303,7 +360,10 @@ class SkillApproval(FileGuard):
     def _remember(
         self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun
     ) -> Mapping[str, Any]:
+        text = _plain(manifest).get(SKILL_FILE, "")
         approved = {"digest": manifest.digest, "origin": manifest.origin, "grants": grants}
+        # Which content of the `SKILL.md` the grants are for: its own digest, and the one that its source lists.
+        approved |= {"text": text, "listed": entry.digest}
         self._files.put(manifest.digest, _plain(manifest))
         run.remember(entry.path, approved)
         return approved

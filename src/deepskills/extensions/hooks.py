@@ -30,7 +30,7 @@ from langgraph.types import Command
 from deepskills import Answer, Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsError
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, unwrap
-from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED
+from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED, LIMITS_DO_NOT_TRAVEL
 from deepskills._skillmd.text import clean, field_text, harmless_body, one_line
 from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SKILL_FILE
@@ -329,6 +329,7 @@ COMMAND_REFUSED = (
 SOURCE_REFUSED = (
     "A command hook does not run: its skill comes from {source}, not all of which are `sources` of SkillHooks."
 )
+HOOKS_UNKNOWN = "its file cannot be read at the moment"
 HANDLER_UNKNOWN = "A hook names the handler {handler!r}, which SkillHooks does not know; it does not run."
 
 UNLOAD_TOOL = "unload_skill"
@@ -391,6 +392,19 @@ class SkillHooks(SkillExtension):
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Run the hooks before a call; the first that refuses wins."""
         edited = as_edited(request)
+        for skill in run.loaded if edited.tool_call["name"] != UNLOAD_TOOL else ():
+            # Which hooks it has is unknown, and one may have to check this call. A served skill has none by itself.
+            is_unknown = not skill.entry.is_read and skill.entry.origin is None
+            if is_unknown and "hooks" not in skill.withheld:
+                return _refusal(HOOK_FAILED, edited, skill.entry, HOOKS_UNKNOWN)
+        if run.starts_unbound(edited):
+            for skill in run.loaded:
+                if any(
+                    hook.event == "PreToolUse" and self._is_due(skill.entry, hook, run)
+                    for hook in self._hooks_of(skill.entry)[0]
+                ):
+                    tool, name = one_line(edited.tool_call["name"]), f'"{skill.entry.name}"'
+                    return Refuse(LIMITS_DO_NOT_TRAVEL.format(tool=tool, skill=name))
         due = self._matching("PreToolUse", edited, run)
         return self._before(due, edited, run) if due else None
 

@@ -57,13 +57,14 @@ from deepskills import (
     SkillRun,
     SkillsHost,
 )
-from deepskills._files.paths import script_to_relative
+from deepskills._files.paths import path_of_call, script_to_relative
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
+from deepskills._io.plan import RealPaths, ResolveLinks
 from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
-from deepskills.extensions._shared import as_edited, is_trusted, tidy_sources
+from deepskills.extensions._shared import MaybeAwaitable, as_edited, is_trusted, tidy_sources
 from deepskills.extensions.forks import is_fork, runs_forks
 
 logger = logging.getLogger("deepskills")
@@ -82,6 +83,9 @@ _TOKEN = re.compile(
     r"|\$(?![\"'])"  # neither $'...' nor $"..."
     r"|#"
 )
+_SEPARATED = re.compile(r"[^\w./*?\[\]{}+-]+")
+"""What separates parts of a word that a program may run, as in `--flag=rm` and `-c alias.z=!rm`."""
+
 _MAX_EXPANDED = 256
 """Longest word with a wildcard that is compared; a longer one counts as anything."""
 
@@ -128,8 +132,8 @@ class CommandPattern:
             return True
         if set("'\"\\$") & set(command):
             return True
-        # `--flag=rm` passes on a word as well. One iterator for all: the words must occur in order.
-        words = iter(command.replace("=", " ").split(" "))
+        # One iterator for all: the words must occur in order.
+        words = iter([part for word in command.split(" ") for part in (word, *_SEPARATED.split(word))])
         return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
 
 
@@ -158,7 +162,10 @@ def _is_harmless(command: str) -> bool:
 
 
 def _could_be(word: str, wanted: str) -> bool:
-    """Whether a shell could turn this word into a wanted one, by its path or by expansion."""
+    """Whether a shell or a program could turn this word into a wanted one: a path, an expansion, an option."""
+    # `env -Srm` runs `rm`: a program decides where its option ends.
+    if word.startswith("-") and word.endswith(_base_name(wanted)):
+        return True
     expands = set("*?[{") & set(word)
     if expands & set("[{") or (expands and len(word) > _MAX_EXPANDED):
         return True
@@ -205,9 +212,9 @@ class Rule:
 
     def forbids(self, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether the rule, as one that forbids, could apply to a call."""
-        # A pattern on another tool cannot be judged, so it forbids every call to it.
-        if tool not in self.tools or self.pattern is None or tool != self.shell:
-            return tool in self.tools
+        # A pattern on another tool cannot be judged, so it forbids every call to it. A script runs whatever it likes.
+        if self.withholds(tool) or tool != self.shell or tool not in self.tools or self.pattern is None:
+            return self.withholds(tool)
         return not arguments.keys() <= _SHELL_ARGUMENTS or self.pattern.could_match(arguments.get("command"))
 
     def offers(self, tool: str) -> bool:
@@ -217,6 +224,8 @@ class Rule:
 
     def withholds(self, tool: str) -> bool:
         """Whether, as a rule that forbids, it forbids every call to a tool."""
+        if tool == SCRIPT_TOOL and self.shell in self.tools:
+            return True
         return tool in self.tools and (self.pattern is None or tool != self.shell)
 
     def shown(self) -> str:
@@ -290,6 +299,9 @@ MAX_RULE_BYTES = 8_000_000
 _VERDICTS = "granted"
 """The key of the verdicts on the model's newest turn: the fingerprint of each call that needs no human, by its id."""
 
+MAX_ASKED = 10_000
+"""How many calls are remembered about which a human was asked."""
+
 MAX_LISTED = 40
 """How many allowed tools an answer names at most."""
 
@@ -303,10 +315,28 @@ class _Call:
     owners: frozenset[str] | None = None
     """The skills in use that own the tool; `None` if it belongs to no skill."""
 
+    target: SkillEntry | None = None
+    """The skill whose script would run."""
+
+    @classmethod
+    def of(cls, call: Mapping[str, Any], owners: frozenset[str] | None, run: SkillRun) -> "_Call":
+        """Return a call with the skill that it is about: the one that the tool would find by this name."""
+        target = None
+        if call["name"] == SCRIPT_TOOL:
+            by_name = {entry.name: entry for entry in run.skills}
+            target = by_name.get(meant_name(by_name, str(call["args"].get("skill_name", ""))) or "")
+        return cls(call["name"], call["args"], owners, target)
+
     def belongs_to(self, entry: SkillEntry) -> bool:
         """Whether a skill may allow the call: it cannot grant another skill's tools and scripts."""
         if self.tool == SCRIPT_TOOL:
-            return meant_name([entry.name], str(self.arguments.get("skill_name", ""))) is not None
+            # Exactly: a stranger's name may differ in case alone.
+            found = self.target
+            return found is not None and (found.name, found.path, found.origin) == (
+                entry.name,
+                entry.path,
+                entry.origin,
+            )
         return self.owners is None or entry.name in self.owners
 
 
@@ -346,6 +376,10 @@ class ToolPolicy(SkillExtension):
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
         self._hosts: WeakSet[SkillsHost] = WeakSet()
         self._shell = self._aliases.get("Bash", "execute")
+        self._reading = {self._aliases.get("Read", "read_file"): "file_path", self._aliases.get("LS", "ls"): "path"}
+        """The tools with which the files of skills in use may be read, and their argument for the path."""
+        self._asked: dict[tuple[str, str], None] = {}
+        """Calls about which this process had a human asked: they run only if the human approved."""
         # A rule takes a few times as much memory as the text that it is read from.
         self._parsed: BoundedCache[tuple[str, ...], tuple[Rule, ...]] = BoundedCache(
             MAX_RULE_BYTES, lambda _: ENTRY_BYTES, lambda texts: 8 * size_of(texts)
@@ -380,20 +414,55 @@ class ToolPolicy(SkillExtension):
         refusals = (self._judged(_Call("task"), skills, frozenset()) for skills in _by_agent(run.loaded))
         return next(filter(None, refusals), None)
 
-    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> Refuse | None:
+    def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Refuse a call that the skills in use, before this turn or with its loads and unloads, do not allow."""
+        refused = self._judge_call(request, run)
+        if refused is None:
+            return None
+        # A skill may read its own files, whatever it declares.
+        call = as_edited(request).tool_call
+        path = path_of_call(str(call["args"].get(self._reading.get(call["name"], ""), "")))
+        directories = [_directory_of(skill.entry) for skill in self._in_use(run)[0] if call["name"] in self._reading]
+        inside = [place for place in directories if place and f"{path}/".startswith(f"{place}/")]
+        if not inside or self._judge_call(request, run, reads_own=True) is not None:
+            return refused
+        return _unless_inside(path, inside, refused, run)
+
+    def _in_use(self, run: SkillRun) -> tuple[Sequence[LoadedSkill], ...]:
+        """Return the skills in use after the calls ahead of this one, and those before the turn."""
+        return (run.loaded, *(host.loaded_in(run.state) for host in self._hosts))
+
+    def _judge_call(self, request: ToolCallRequest, run: SkillRun, *, reads_own: bool = False) -> Refuse | None:
         # A tool of the agent itself is never a skill's own, whatever the state says.
         own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
+        if reads_own:
+            own |= self._reading.keys()
+        is_approved = self._is_approved(request)
         # Judged twice: by the skills in use before the turn, and by those in use after the loads and unloads ahead of
         # this call. A turn that unloads a skill cannot use the freedom yet, and one that loads a skill is bound by it
         # at once.
-        before = [host.loaded_in(run.state) for host in self._hosts]
         for call in self._calls(request, run):
-            for skills in (group for found in (run.loaded, *before) for group in _by_agent(found)):
+            for skills in (group for found in self._in_use(run) for group in _by_agent(found)):
+                unread = [skill.entry for skill in skills if not skill.entry.is_read]
+                # What they forbid is unknown, in either mode.
+                if unread and not is_approved and call.tool not in own & CORE_TOOLS | self._always | NEVER_FORBIDDEN:
+                    return _refusal(messages.POLICY_UNREADABLE, call, unread)
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:
                     return refusal
+        edited = as_edited(request)
+        if run.starts_unbound(edited):
+            # Even if a skill allows `task`: nobody would hold that agent to what is forbidden here.
+            for skill in (skill for found in self._in_use(run) for skill in found):
+                if self._forbidden(skill.entry) or self._declaring([skill]):
+                    tool, name = one_line(edited.tool_call["name"]), f'"{skill.entry.name}"'
+                    return Refuse(messages.LIMITS_DO_NOT_TRAVEL.format(tool=tool, skill=name))
         return None
+
+    def _is_approved(self, request: ToolCallRequest) -> bool:
+        """Whether a human approved a call, or was spared by a skill when its rules were known."""
+        call = request.tool_call
+        return (str(call["id"]), call["name"]) in self._asked or self._has_verdict(request)
 
     def after_model(self, report: ModelCallReport, run: SkillRun) -> None:
         """Judge the calls that the model has just asked for, and keep the verdicts with the thread.
@@ -412,7 +481,9 @@ class ToolPolicy(SkillExtension):
         granted = {
             str(call["id"]): _fingerprint(call["name"], call["args"])
             for call in calls
-            if self._is_granted(_Call(call["name"], call["args"], run.owners(call["name"])), granting)
+            if self._is_granted(made := _Call.of(call, run.owners(call["name"]), run), granting)
+            # A verdict counts where nobody can look at the rules any longer, so it holds what they forbid.
+            and not any(self._forbids(skill.entry, made) for skill in run.loaded)
         }
         # Replaced as a whole, so that verdicts of an earlier turn with the same ids cannot be used again.
         if run.memory.get(_VERDICTS) != granted:
@@ -427,12 +498,16 @@ class ToolPolicy(SkillExtension):
         """
         try:
             # Step 2: a lookup.
-            return not self._was_granted(request)
+            if self._was_granted(request):
+                return False
         except Exception:
             logger.exception(
                 "The tool policy could not judge a call to %r: a human is asked", request.tool_call["name"]
             )
-            return True
+        self._asked[str(request.tool_call["id"]), request.tool_call["name"]] = None
+        while len(self._asked) > MAX_ASKED:
+            self._asked.pop(next(iter(self._asked)), None)
+        return True
 
     def _was_granted(self, request: ToolCallRequest) -> bool:
         if self._mode != "approve":
@@ -443,11 +518,13 @@ class ToolPolicy(SkillExtension):
             # Not a question of human review but of the application, answered from what this process knows.
             runs = [run for host in self._hosts if (run := host.known_run(self, request.state)) is not None]
             return any(
-                self._is_granted(
-                    _Call(call["name"], call["args"], run.owners(call["name"])), self._granting(run, set())
-                )
+                self._is_granted(_Call.of(call, run.owners(call["name"]), run), self._granting(run, set()))
                 for run in runs
             )
+        return self._has_verdict(request)
+
+    def _has_verdict(self, request: ToolCallRequest) -> bool:
+        call = request.tool_call
         # Read from state by hand: `when` is given no run of ours.
         kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
         granted = kept.get(_VERDICTS) or {}
@@ -479,10 +556,6 @@ class ToolPolicy(SkillExtension):
         declaring = self._declaring(skills)
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
-        # Its rules are unknown, which is not the same as not allowed, and the answer says so.
-        unread = [entry for entry in declaring if not entry.is_read]
-        if unread:
-            return _refusal(messages.POLICY_UNREADABLE, call, unread)
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
         return _refusal(
             messages.POLICY_NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)])
@@ -492,10 +565,13 @@ class ToolPolicy(SkillExtension):
         """Return which tools are offered."""
         forbidding = [rule for skill in skills for rule in self._forbidden(skill.entry)]
         # Only tools that could never be called: one that a pattern forbids in part is offered, and judged at the call.
-        withheld = {name for rule in forbidding for name in rule.tools if rule.withholds(name)} - NEVER_FORBIDDEN
+        names = {name for rule in forbidding for name in (*rule.tools, SCRIPT_TOOL)}
+        withheld = {name for name in names if any(rule.withholds(name) for rule in forbidding)} - NEVER_FORBIDDEN
         declaring = self._declaring(skills)
         rules = [rule for entry in declaring for rule in self._allowed(entry)]
         allowed = {name for rule in rules for name in rule.tools if rule.offers(name)} | own
+        if all(entry.is_read for entry in declaring) and any(_directory_of(skill.entry) for skill in skills):
+            allowed |= self._reading.keys()
 
         def is_offered(item: BaseTool | dict[str, Any]) -> bool:
             names = _identities(item)
@@ -510,7 +586,7 @@ class ToolPolicy(SkillExtension):
         # Step 3 at resume: the edited arguments are judged, because they are what will run.
         given = as_edited(request).tool_call
         # A tool of the agent itself belongs to no skill, whatever the state says.
-        call = _Call(given["name"], given["args"], run.owners(given["name"]) if request.tool is None else None)
+        call = _Call.of(given, run.owners(given["name"]) if request.tool is None else None, run)
         if call.tool != "load_skill" or not self._runs_forks():
             return [call]
         # Among all skills of the run, including those that only the user may start: one may be permitted this once.
@@ -552,6 +628,24 @@ def _by_agent(skills: Sequence[LoadedSkill]) -> tuple[list[LoadedSkill], list[Lo
     """Return the skills in use in this agent, and those in use in the agents above it."""
     own = [skill for skill in skills if not skill.is_inherited]
     return own, [skill for skill in skills if skill.is_inherited]
+
+
+def _directory_of(entry: SkillEntry) -> str:
+    """Return the directory in which a skill may read; empty for one that has none of its own."""
+    # A skill of a provider that is not trusted names a directory, but opens none.
+    return entry.path.rpartition("/")[0] if entry.path.startswith("/") and entry.origin is None else ""
+
+
+async def _unless_inside(path: str, directories: Sequence[str], refused: Refuse, run: SkillRun) -> Refuse | None:
+    """Return a refusal, unless a path lies in one of these directories once its links are followed."""
+
+    async def resolve() -> RealPaths:
+        return await ResolveLinks((path, *directories))
+
+    real = {given: found.replace("\\", "/") for given, found in (await run.perform(resolve)).paths.items()}
+    target = f"{real.get(path, path)}/"
+    is_inside = any(target.startswith(f"{real.get(place, place).rstrip('/')}/") for place in directories)
+    return None if is_inside else refused
 
 
 def _fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:

@@ -1,0 +1,83 @@
+"""Sub-agents that are not known to carry our middleware: limits would not hold there."""
+
+from pathlib import Path
+from typing import Any
+
+from deepagents import create_deep_agent
+from langchain.agents import create_agent
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from deepskills import Refuse, SkillsMiddleware
+from deepskills.extensions import SkillHooks, ToolPolicy
+from deepskills.testing import ScriptedChatModel, call_tools
+from support import Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
+from support.providers import DictProvider
+
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+HOOKS = {"PreToolUse": [{"matcher": "execute", "hooks": [{"type": "python", "handler": "check"}]}]}
+
+
+def task(kind: str) -> tuple[str, dict[str, Any]]:
+    return "task", {"description": "Do it.", "subagent_type": kind}
+
+
+def deep_agent(skills: Any, *replies: Any) -> Any:
+    """Return an agent with sub-agents that are declared, compiled, and known to carry the middleware."""
+    model = ScriptedChatModel(replies=list(replies), fallback="Done.")
+    child: Any = ScriptedChatModel(replies=[], fallback="Done below.")
+    about = {"description": "Does a thing.", "system_prompt": "Do it."}
+    subagents: list[Any] = [
+        {"name": "bare", "model": child, **about},
+        {"name": "compiled", "description": "Does a thing.", "runnable": create_agent(child)},
+        {"name": "bound", "model": child, "middleware": [skills], **about},
+        {"name": "compiled-bound", "description": "x", "runnable": create_agent(child, middleware=[skills])},
+    ]
+    return create_deep_agent(model, middleware=[skills], subagents=subagents, checkpointer=InMemorySaver())
+
+
+def check(_request: object) -> Refuse | None:
+    return None
+
+
+@both_modes
+def test_task_is_refused_where_limits_would_not_hold(mode: Mode, tmp_path: Path) -> None:
+    """Under a policy or a hook that restricts, only a sub-agent with the middleware may be started."""
+    kinds = ("bare", "compiled", "bound", "compiled-bound", "general-purpose")
+    fields: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "lead": {"allowed_tools": "Task"},
+        "careful": {"disallowed_tools": "Write"},
+        "hooked": {"hooks": HOOKS},
+    }
+    write_files(tmp_path / "skills", {f"{name}/SKILL.md": skill_md(name, **own) for name, own in fields.items()})
+    rows: list[tuple[Any, str, bool]] = [
+        (ToolPolicy("enforce"), "plain", False),
+        (ToolPolicy("enforce"), "lead", True),
+        (ToolPolicy("enforce"), "careful", True),
+        (ToolPolicy("approve", trusted_sources=["/skills"]), "careful", True),
+        (ToolPolicy("approve", trusted_sources=["/skills"]), "lead", False),
+        (SkillHooks({"check": check}), "hooked", True),
+        (SkillHooks({"check": check}), "plain", False),
+    ]
+    for extension, name, restricts in rows:
+        skills: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], extensions=[extension])
+        agent = deep_agent(skills, call_tools(load(name)), call_tools(*map(task, kinds)))
+        answers = tool_messages(run(mode, agent, config=CONFIG))[1:]
+        refused = [kind for kind, answer in zip(kinds, answers, strict=True) if "would not hold" in answer.text]
+        assert refused == (["bare", "compiled"] if restricts else []), (type(extension), name)
+
+
+@both_modes
+def test_a_human_is_asked_before_a_served_skill_starts_an_unbound_agent(mode: Mode) -> None:
+    """What the skill says may make that agent execute code, and nobody would be asked there."""
+    provider = DictProvider({"tea": {"SKILL.md": skill_md("tea")}}, trusted=False)
+    for kind, asks in (("bare", True), ("compiled", True), ("general-purpose", False)):
+        skills: Any = SkillsMiddleware(sources=[provider])
+        agent = deep_agent(skills, call_tools(load("tea")), call_tools(task(kind)))
+        result = run(mode, agent, config=CONFIG)
+        assert ("__interrupt__" in result) is asks, kind
+        if asks:
+            assert result["__interrupt__"][0].value["type"] == "skill_execution"
+            result = run(mode, agent, Command(resume={"type": "reject"}), CONFIG)
+            assert tool_messages(result)[-1].status == "error"
