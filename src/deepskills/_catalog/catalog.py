@@ -23,6 +23,7 @@ from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
+from deepskills._skillmd.checks import shorten_checks
 from deepskills._skillmd.keys import POWER_KEYS
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
@@ -131,7 +132,7 @@ def include_names(entry: SkillEntry) -> list[str]:
 MAX_REMEMBERED_BYTES = 128_000_000
 """How much of parsed files is remembered: metadata, kept frontmatter and problems, never their text."""
 
-MAX_KEPT_CHARACTERS = 8_192
+MAX_KEPT_CHARACTERS = 16_384
 """How much of a skill's frontmatter is kept with its entry."""
 
 INCLUDE_TOOLS = "include_tools"
@@ -262,6 +263,8 @@ class Readings:
             key: known[key] if key in known and known[key] == value else value
             for key, value in reading.frontmatter.items()
         }
+        if "checks" in kept:
+            kept["checks"] = shorten_checks(kept["checks"])
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
