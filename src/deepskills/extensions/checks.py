@@ -79,8 +79,9 @@ MAX_RECEIPTS = 400
 """How many receipts a thread keeps; the oldest of skills that are no longer loaded go first."""
 
 # What private state keeps, by key.
-_TURN, _SENT, _JUDGED, _UNCHECKED, _HOOKED = "turn", "sent", "judged", "unchecked", "hooked"
-_LOAD, _BASE, _RECEIPT, _ABOVE, _BROUGHT = "load ", "base ", "receipt ", "above ", "brought "
+_TURN, _SENT, _JUDGED, _UNCHECKED, _HOOKED, _START = "turn", "sent", "judged", "unchecked", "hooked", "start"
+_LOAD, _BASE, _RECEIPT = "load ", "base ", "receipt "
+_ABOVE, _INHERITS, _BROUGHT = "above ", "inherits", "brought "
 
 
 # What a tool call proves. Pure.
@@ -503,7 +504,7 @@ class SkillChecks(SkillExtension):
                 "operators": is_operators,
                 "base": dict(_mapping(run.memory.get(f"{_BASE}{entry.name}"))),
             }
-            known |= self._inherit(watch, run) if is_old else {}
+            known |= self._inherit(watch, run)
             run.remember(f"{_LOAD}{entry.name}", known)
         return replace(
             watch,
@@ -514,14 +515,15 @@ class SkillChecks(SkillExtension):
 
     def _inherit(self, watch: _Watch, run: SkillRun) -> dict[str, Any]:
         """Return what is known of a load that the agent above handed over: it is not this agent's to finish."""
-        call = _call.get()
-        if call is None or watch.path not in call.loads:
+        above = _mapping(run.memory.get(_INHERITS)).get(watch.path)
+        # What this agent's own model or user loads is its own. In a fork even the load itself is the one above.
+        if not above or (watch.trigger != "system" and watch.load != above):
             return {}
-        load, proven = call.loads[watch.path]
+        proven = _mapping(run.memory.get(f"{_ABOVE}{above}"))
         for check in watch.checks:
             if check.label in proven:
-                self._keep(watch, check, run, proven[check.label], reported="passed")
-        return {"turn": 0, "above": load}
+                self._keep(watch, check, run, _mapping(proven[check.label]), reported="passed")
+        return {"turn": 0, "above": above}
 
     def _watch_kept(self, name: str, kept: Mapping[str, Any], run: SkillRun, turn: int, *, is_forked: bool) -> _Watch:
         """Return what is watched of a skill that is not loaded."""
@@ -559,11 +561,12 @@ class SkillChecks(SkillExtension):
             if watch.load and kept.get("load") == watch.load:
                 found[check.label] = kept
         if _HOOKED not in run.memory and watch.load:
-            made = list(_calls_after(watch.load, str(run.memory.get("start") or ""), run.state.get("messages") or ()))
+            made = list(_calls_after(watch.load, str(run.memory.get(_START) or ""), run.state.get("messages") or ()))
             for check in watch.checks:
                 evidence = next((call.evidence for call in made if self._proves(call, watch, check)), None)
-                if evidence is not None and check.label not in found:
-                    found[check.label] = {"status": "passed", "evidence": evidence}
+                kept = found.get(check.label) or {}
+                if evidence is not None and kept.get("status") != "passed":
+                    found[check.label] = {**kept, "status": "passed", "evidence": evidence}
         return found
 
     def _proves(self, made: _Made, watch: _Watch, check: Check) -> bool:
@@ -653,9 +656,11 @@ class SkillChecks(SkillExtension):
         if not done:
             task.cancel()
             raise TimeoutError(f"it took longer than {self._timeout} s")
-        if task.cancelled():
-            raise SkillsError("it was cancelled")
-        return task.result()
+        try:
+            return task.result()
+        # Its own doing: the run was not cancelled.
+        except asyncio.CancelledError as error:
+            raise SkillsError("it was cancelled") from error
 
     async def _ask_handler(self, watch: _Watch, check: Check, run: SkillRun) -> _Verdict:
         handler = self._handlers.get(check.value)
@@ -729,7 +734,7 @@ class SkillChecks(SkillExtension):
         """Begin a turn, and report what is wrong with the checks of skills."""
         call, newest = _call.get(), run.state.get("messages") or ()
         if newest and getattr(newest[-1], "id", None):
-            run.remember("start", newest[-1].id)
+            run.remember(_START, newest[-1].id)
         for entry in run.skills:
             if "checks" in entry.frontmatter or entry.name in self._operators:
                 self._checks_of(entry, run)
@@ -737,6 +742,7 @@ class SkillChecks(SkillExtension):
         if call is not None:
             for load, proven in call.loads.values():
                 run.remember(f"{_ABOVE}{load}", proven or None)
+            run.remember(_INHERITS, {path: load for path, (load, _) in call.loads.items()})
         turn = self._turn(run, begins=True)
         # Only the agent that runs the skill itself, and none that it starts.
         if fork is not None and call is not None and call.tool == "load_skill":
@@ -971,7 +977,7 @@ class SkillChecks(SkillExtension):
     async def at_end(self, run: SkillRun) -> None:
         """Say what was not proven, once a skill and turn, whoever ended it."""
         watches = self._watch(run)
-        self._record_quick(watches, run)
+        self._record_quick([watch for watch in watches if not watch.is_required], run)
         self._report_up(watches, run)
         required = [watch for watch in watches if watch.is_required]
         if not required:
