@@ -233,7 +233,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("check", "command", "passes"), COMMANDS)
 def test_a_command_counts_by_its_parts_and_its_exit_code(
-    check: str, command: str, passes: bool, mode: Mode, tmp_path: Path
+    check: str, command: str, passes: Any, mode: Mode, tmp_path: Path
 ) -> None:
     """Parts joined by `&&` count; with any other operator, a failure or an unknown exit code none does."""
     talk = Talk(tmp_path, [{"called": check}], mode=mode)
@@ -788,7 +788,7 @@ def own_graph(skills: SkillsMiddleware, model: ScriptedChatModel, *, wraps: bool
 
 @both_modes
 @pytest.mark.parametrize("wraps", [True, False])
-def test_a_graph_of_ones_own(mode: Mode, wraps: bool, tmp_path: Path) -> None:
+def test_a_graph_of_ones_own(mode: Mode, wraps: Any, tmp_path: Path) -> None:
     """`send_back` and `open_checks` serve it, also where its tool calls do not pass through our hook."""
     write_files(tmp_path, {"skills/release/SKILL.md": skill_md("release", checks=TESTED)})
     skills = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], extensions=[SkillChecks()])
@@ -861,7 +861,7 @@ def test_what_is_held_is_held_in_a_sub_agent(mode: Mode, tmp_path: Path) -> None
 
 @both_modes
 @pytest.mark.parametrize("has_checks", [True, False])
-def test_checks_of_a_fork_hold_in_its_sub_agent(mode: Mode, has_checks: bool, tmp_path: Path) -> None:
+def test_checks_of_a_fork_hold_in_its_sub_agent(mode: Mode, has_checks: Any, tmp_path: Path) -> None:
     """If that has `SkillChecks`; else they are a problem."""
     inner = ScriptedChatModel(replies=["Early.", calls(TEST), "Worked.", "Too much."])
     write_files(tmp_path, {"other/none/SKILL.md": skill_md("none")})
@@ -942,7 +942,7 @@ def test_validate_reports_checks() -> None:
 )
 def test_a_parameter_that_means_nothing_is_a_value_error(options: Any) -> None:
     """At once."""
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"`|checks"):
         SkillChecks(**options)
 
 
