@@ -180,7 +180,7 @@ class Walk:
     """One thread with random scripts, over several processes."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 - a test
+        self.chance = random.Random(seed)
         self.root, self.saver = root, InMemorySaver()
         self.events: list[UsageEvent] = []
         self.config: Any = {"configurable": {"thread_id": str(seed)}, "recursion_limit": 200}

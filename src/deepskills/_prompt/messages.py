@@ -530,8 +530,8 @@ CHECKS_HOW = (
     "Your tool calls are checked, not what you say of them. Do what is missing, then answer. If something cannot be "
     "done, answer and say what."
 )
-CHECKS_HELD = "Tool {tool} was not run: it has to wait for these checks of the skill {skill}:"
-CHECKS_HELD_HOW = "A call beside it in the same message does not count. Do this first, then call the tool again."
+CHECKS_HELD = "Tool {tool} was not run: something has to be done before. {asked} Then call the tool again, in a message after that."
+CHECKS_HELD_BY = "The skill {skill} says: {steps}"
 CHECKS_UNREADABLE = (
     "Tool {tool} was not run: the file of the skill {skill} in use cannot be read at the moment, so it is unknown "
     "which tools wait for its checks. Try again later, or call unload_skill first if the skill is no longer needed."

@@ -89,6 +89,12 @@ class Check:
         """The check as its author wrote it."""
         return f"{self.kind}: {self.value}"
 
+    @property
+    def shape(self) -> CheckKind:
+        """Its row in the table of kinds."""
+        rows = [row for row in KINDS if row.name == self.kind]
+        return rows[-1 if "(" in self.value else 0]
+
 
 @dataclass(frozen=True)
 class Checks:

@@ -294,7 +294,7 @@ class _Call:
 _call: ContextVar[_Call | None] = ContextVar("deepskills_checked_call", default=None)
 
 
-def _instruction(check: Check) -> str:
+def _instruction(check: Check, *, is_held: bool = False) -> str:
     """Return what the model is to do for a check."""
     tool, _, arguments = check.value.partition("(")
     value = quoted(check.value)
@@ -306,7 +306,7 @@ def _instruction(check: Check) -> str:
         text = messages.CHECK_EXECUTED.format(tool=value)
     else:
         text = messages.CHECK_KINDS[check.kind].format(value=value)
-    if check.before:
+    if check.before and not is_held:
         text += messages.CHECK_BEFORE.format(tools=", ".join(map(quoted, check.before)))
     return text
 
@@ -1040,8 +1040,14 @@ def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
 
 
 def _refuse(tool: str, closed: Sequence[_Verdict]) -> Refuse:
-    text = "\n".join(_missing_by_skill(messages.CHECKS_HELD.format(tool=quoted(tool), skill="{skill}"), closed))
-    return Refuse(harmless_body(text + "\n" + messages.CHECKS_HELD_HOW))
+    by_skill: dict[str, list[str]] = {}
+    for verdict in closed:
+        by_skill.setdefault(verdict.watch.name, []).append(verdict.said or _instruction(verdict.check, is_held=True))
+    asked = [
+        messages.CHECKS_HELD_BY.format(skill=_quoted(name), steps=" ".join(dict.fromkeys(steps)))
+        for name, steps in by_skill.items()
+    ]
+    return Refuse(harmless_body(messages.CHECKS_HELD.format(tool=quoted(tool), asked=" ".join(asked))))
 
 
 def _missing_by_skill(lead: str, verdicts: Sequence[_Verdict]) -> list[str]:
