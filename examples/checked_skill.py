@@ -61,7 +61,7 @@ if __name__ == "__main__":
         sources=["/"],
         extensions=[SkillChecks(handlers={"is_announced": is_announced})],
     )
-    agent = create_agent(pick_model(*SCRIPT), tools=[run_tests, deploy, announce], middleware=[skills])
+    agent: Any = create_agent(pick_model(*SCRIPT), tools=[run_tests, deploy, announce], middleware=[skills])
     given = {"messages": [HumanMessage("Release 2.4.")]}
     for mode, value in agent.stream(given, stream_mode=["updates", "custom"]):
         if mode == "custom":

@@ -40,7 +40,8 @@ from deepskills.testing import Reply, ScriptedChatModel, call_tools, skills_stat
 from support import Mode, both_modes, disk, load, run, skill_md, stream, tool_messages, unload, write_files
 
 TESTED: list[dict[str, Any]] = [{"called": "run_tests", "before": "deploy"}]
-TEST, DEPLOY = ("run_tests", {}), ("deploy", {})
+TEST: tuple[str, dict[str, Any]] = ("run_tests", {})
+DEPLOY: tuple[str, dict[str, Any]] = ("deploy", {})
 
 
 @tool
@@ -341,7 +342,7 @@ class Spoils(AgentMiddleware[Any, Any]):
         """Turn it into an error."""
         result = handler(request)
         if request.tool_call["name"] == "run_tests":
-            messages = result.update["messages"] if isinstance(result, Command) else [result]
+            messages: Any = result.update["messages"] if isinstance(result, Command) else [result]  # type: ignore[index]
             messages[-1].status = "error"
         return result
 

@@ -25,7 +25,7 @@ from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, run, skill_md, write_files
 from support.modes import MODES, scaled
 
-CHECKS = {
+CHECKS: dict[str, Any] = {
     "alpha": [{"called": "test", "before": "deploy"}, {"called": "lint"}],
     "beta": [{"called": "lint", "before": ["deploy", "publish"]}],
     "gamma": [{"called": "fragile"}],
@@ -59,7 +59,6 @@ class Oracle:
     proven: dict[str, set[str]] = field(default_factory=dict)
     """By loaded skill, what was called since its load."""
 
-    arguments: dict[str, str] = field(default_factory=dict)
     recent: set[str] = field(default_factory=set)
     sent: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -91,17 +90,12 @@ class Oracle:
             answer = answers[str(call["id"])]
             name, args = call["name"], call["args"]
             if name == "load_skill":
-                skill, given = args["skill_name"], args.get("arguments", "")
                 if "<skill_content" in str(answer.text):
-                    loading[skill] = set()
-                    gone.discard(skill)
-                    self.arguments[skill] = given
+                    loading[args["skill_name"]] = set()
                     self.counts["loads"] += 1
             elif name == "unload_skill":
-                if answer.status != "error":
-                    gone.add(args["skill_name"])
-                    loading.pop(args["skill_name"], None)
-            elif "rejected" not in answer.text and "Do not" not in answer.text:
+                gone |= {args["skill_name"]} if answer.status != "error" else set()
+            elif "rejected" not in answer.text:
                 held = {one for skill in before for one in self.held(skill, before[skill])}
                 held |= {one for skill in loading for one in self.held(skill, set())}
                 refused = "was not run" in answer.text
@@ -110,11 +104,9 @@ class Oracle:
         for skill in gone | set(loading):
             self.proven.pop(skill, None)
             self.recent.discard(skill)
-        for call in asked.tool_calls:
-            answer = answers[str(call["id"])]
-            if call["name"] in {"test", "lint", "fragile", "deploy", "publish"} and answer.text.endswith(" ran"):
-                for skill in before.keys() & self.proven.keys():
-                    self.proven[skill].add(call["name"])
+        ran = {call["name"] for call in asked.tool_calls if answers[str(call["id"])].text.endswith(" ran")}
+        for skill in before.keys() & self.proven.keys():
+            self.proven[skill] |= ran
         self.proven |= loading
         self.recent |= set(loading)
 
@@ -189,7 +181,7 @@ class Walk:
     def start_process(self) -> None:
         """Make the agent anew, with nothing in memory."""
         self.usage = SkillUsage(self.events.append)
-        skills = SkillsMiddleware(
+        skills: Any = SkillsMiddleware(
             backend=disk(self.root), sources=["/skills"], extensions=[SkillChecks(retries=RETRIES), self.usage]
         )
         human = HumanInTheLoopMiddleware(interrupt_on={"lint": True})
@@ -233,7 +225,7 @@ class Walk:
 def test_random_models_prove_nothing_falsely_and_are_never_sent_back_in_vain(tmp_path: Path) -> None:
     """No false "done", no complete run sent back, no loop: whatever the model does."""
     for name, checks in CHECKS.items():
-        fields = {} if checks is None else {"checks": checks}
+        fields: dict[str, Any] = {} if checks is None else {"checks": checks}
         write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name, **fields)})
     total: Counter[str] = Counter()
     for seed in range(WALKS):

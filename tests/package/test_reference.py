@@ -54,6 +54,15 @@ ELSEWHERE = {
 """Names that a module passes on from `deepskills`."""
 
 
+def test_the_table_of_checks_is_the_one_in_the_code() -> None:
+    """Each kind with when it passes and what it needs."""
+    page = (ROOT / "docs" / "skill-files.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+: [^`]+)` \| (.+) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert shown == [
+        (kind.shape, kind.passes, f"`{kind.needs}`" if kind.needs else "") for kind in extensions.CHECK_KINDS
+    ]
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     """Each public class and function is rendered from its docstring."""
     shown = set(re.findall(r"^::: (\S+)", REFERENCE, flags=re.MULTILINE))

@@ -530,7 +530,9 @@ CHECKS_HOW = (
     "Your tool calls are checked, not what you say of them. Do what is missing, then answer. If something cannot be "
     "done, answer and say what."
 )
-CHECKS_HELD = "Tool {tool} was not run: something has to be done before. {asked} Then call the tool again, in a message after that."
+CHECKS_HELD = (
+    "Tool {tool} was not run: something has to be done before. {asked} Then call it again, in a message of its own."
+)
 CHECKS_HELD_BY = "The skill {skill} says: {steps}"
 CHECKS_UNREADABLE = (
     "Tool {tool} was not run: the file of the skill {skill} in use cannot be read at the moment, so it is unknown "
