@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,17 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from deepskills import SkillChecked, SkillEvent, SkillExtension, SkillsMiddleware, SkillsState, validate_skill
+from deepskills import (
+    ProvidedSkill,
+    SkillChecked,
+    SkillEvent,
+    SkillExtension,
+    SkillProvider,
+    SkillsMiddleware,
+    SkillsState,
+    read_skill,
+    validate_skill,
+)
 from deepskills.extensions import (
     Preload,
     SkillApproval,
@@ -113,7 +124,7 @@ class Talk:
         self.checks = SkillChecks() if extension is None else extension
         self.skills = SkillsMiddleware(
             backend=backend or disk(root),
-            sources=["/skills"],
+            sources=options.pop("sources", ["/skills"]),
             extensions=[self.checks, *others, self.usage],
             **(settings or {}),
         )
@@ -688,6 +699,36 @@ def test_before_needs_the_approval_that_guards_tools(mode: Mode, grants: list[st
     talk.say(calls(load("release")))
     talk.say(calls(DEPLOY), "Done.", given=Command(resume={"type": "approve", "grants": grants}))
     assert ("was not run" in talk.answers("deploy")[0]) is bool(grants)
+    assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
+
+
+class Hub(SkillProvider):
+    """Serves one skill that holds a tool."""
+
+    label = "Hub"
+    text = skill_md("release", checks=TESTED).encode()
+
+    def __init__(self, *, trusted: bool) -> None:
+        self.trusted = trusted
+
+    def list_skills(self, runtime: object) -> list[ProvidedSkill]:  # noqa: ARG002 - the protocol's signature
+        """List it."""
+        found = read_skill(self.text, path="release/SKILL.md").frontmatter
+        return [ProvidedSkill("release", "release", "Does a thing.", f"sha256:{sha256(self.text).hexdigest()}", found)]
+
+    async def read_skill(self, skill: ProvidedSkill, runtime: object) -> bytes:  # noqa: ARG002 - the same
+        """Read it."""
+        return self.text
+
+
+@both_modes
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_stranger_holds_no_tool(mode: Mode, trusted: Any, tmp_path: Path) -> None:
+    """A provider that is not trusted needs the approval; its checks are judged all the same."""
+    talk = Talk(tmp_path, mode=mode, skills={}, sources=[Hub(trusted=trusted)], extension=SkillChecks(retries=0))
+    talk.say(calls(load("release")), calls(DEPLOY), "Done.")
+    assert ("was not run" in talk.answers("deploy")[0]) is trusted
+    assert ("`deploy` is refused" in talk.answers("load_skill")[0]) is trusted
     assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
 
 

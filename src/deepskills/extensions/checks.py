@@ -265,7 +265,7 @@ class _Verdict:
     @property
     def line(self) -> str:
         """What the model reads of an open one."""
-        return self.said or _instruction(self.check)
+        return self.said or _instruction(self.check, names_held=self.watch.holds)
 
 
 @dataclass
@@ -294,7 +294,7 @@ class _Call:
 _call: ContextVar[_Call | None] = ContextVar("deepskills_checked_call", default=None)
 
 
-def _instruction(check: Check, *, is_held: bool = False) -> str:
+def _instruction(check: Check, *, names_held: bool = True) -> str:
     """Return what the model is to do for a check."""
     tool, _, arguments = check.value.partition("(")
     value = quoted(check.value)
@@ -306,7 +306,7 @@ def _instruction(check: Check, *, is_held: bool = False) -> str:
         text = messages.CHECK_EXECUTED.format(tool=value)
     else:
         text = messages.CHECK_KINDS[check.kind].format(value=value)
-    if check.before and not is_held:
+    if check.before and names_held:
         text += messages.CHECK_BEFORE.format(tools=", ".join(map(quoted, check.before)))
     return text
 
@@ -784,7 +784,10 @@ class SkillChecks(SkillExtension):
         # A text that is put back has its list; one that is read again for it has not.
         if not checks or (load.tokens and messages.CHECKS_LEAD in load.text):
             return load.text
-        return f"{load.text.rstrip()}\n\n{_as_list(messages.CHECKS_LEAD, map(_instruction, checks))}\n"
+        # What a stranger's skill holds is only known once somebody has approved it.
+        holds = load.entry.origin is None or load.entry.name in self._operators
+        lines = [_instruction(check, names_held=holds) for check in checks]
+        return f"{load.text.rstrip()}\n\n{_as_list(messages.CHECKS_LEAD, lines)}\n"
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Tell of what the last calls have proven; the request stays as it is."""
@@ -1042,7 +1045,9 @@ def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
 def _refuse(tool: str, closed: Sequence[_Verdict]) -> Refuse:
     by_skill: dict[str, list[str]] = {}
     for verdict in closed:
-        by_skill.setdefault(verdict.watch.name, []).append(verdict.said or _instruction(verdict.check, is_held=True))
+        by_skill.setdefault(verdict.watch.name, []).append(
+            verdict.said or _instruction(verdict.check, names_held=False)
+        )
     asked = [
         messages.CHECKS_HELD_BY.format(skill=_quoted(name), steps=" ".join(dict.fromkeys(steps)))
         for name, steps in by_skill.items()
