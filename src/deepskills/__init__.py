@@ -199,11 +199,13 @@ _MODULES = {
 _ELSEWHERE = {
     **dict.fromkeys(
         (
+            "CHECK_KINDS",
             "DEFAULT_ALIASES",
             "JsonLinesRecorder",
             "OpenTelemetryRecorder",
             "Preload",
             "SkillApproval",
+            "SkillChecks",
             "SkillForks",
             "SkillHooks",
             "SkillLock",

@@ -132,7 +132,7 @@ def include_names(entry: SkillEntry) -> list[str]:
 MAX_REMEMBERED_BYTES = 128_000_000
 """How much of parsed files is remembered: metadata, kept frontmatter and problems, never their text."""
 
-MAX_KEPT_CHARACTERS = 16_384
+MAX_KEPT_CHARACTERS = 8_192
 """How much of a skill's frontmatter is kept with its entry."""
 
 INCLUDE_TOOLS = "include_tools"
@@ -263,8 +263,8 @@ class Readings:
             key: known[key] if key in known and known[key] == value else value
             for key, value in reading.frontmatter.items()
         }
-        if "checks" in kept:
-            kept["checks"] = shorten_checks(kept["checks"])
+        # Bounded on their own: all checks that count are kept.
+        checks = {"checks": shorten_checks(kept.pop("checks"))} if "checks" in kept else {}
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
@@ -275,7 +275,7 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, problems, digest, kept, beginning, sha256=sha256)
+        return Reading(reading.metadata, problems, digest, {**kept, **checks}, beginning, sha256=sha256)
 
 
 def _without_powers(reading: Reading, origin: SkillOrigin) -> Reading:
