@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from pick_model import pick_model
 
 from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillChecks
 from deepskills.testing import call_tools
 
 EXAMPLES = Path(__file__).parent
@@ -43,7 +44,12 @@ SCRIPT = [
     ),
     call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done; make room."),
     call_tools(("load_skill", {"skill_name": "Incident-Review"}), text="Now the review."),
-    "Release notes written; the incident review is under way with its timeline template.",
+    "The release notes are written, and the incident review with its timeline.",
+    call_tools(
+        ("read_file", {"file_path": "/skills/incident-review/references/timeline.md"}),
+        text="Right, the skill wants its references read first.",
+    ),
+    "Release notes written; the incident review is under way with its timeline.",
 ]
 
 
@@ -52,7 +58,9 @@ def main() -> None:
     model = pick_model(*SCRIPT)
 
     backend = FilesystemBackend(root_dir=EXAMPLES)
-    skills = SkillsMiddleware(backend=backend, sources=[("/skills", "Example")], max_loaded_skills=MAX_LOADED)
+    skills = SkillsMiddleware(
+        backend=backend, sources=[("/skills", "Example")], max_loaded_skills=MAX_LOADED, extensions=[SkillChecks()]
+    )
     agent = create_deep_agent(model=model, backend=backend, middleware=[skills])
 
     print(f"user: {REQUEST}\n")
@@ -60,9 +68,11 @@ def main() -> None:
     updates = agent.stream({"messages": [HumanMessage(REQUEST)]}, stream_mode="updates")
     for update in updates:
         for node, change in update.items():
-            if node.startswith("SkillsMiddleware") and change:
+            if node.startswith("SkillsMiddleware") and "skills_metadata" in (change or {}):
                 print(f"skills found: {', '.join(skill['name'] for skill in change['skills_metadata'])}\n")
             for message in (change or {}).get("messages", []):
+                if isinstance(message, AIMessage) and message.additional_kwargs.get("lc_source") == "deepskills":
+                    continue  # the answer that was sent back, marked as such
                 print("\n".join(lines_of(message)), end="\n\n")
             if node == "tools" and "skills_loaded" in change:
                 loaded = merge_loaded(loaded, change["skills_loaded"])
@@ -78,7 +88,10 @@ def merge_loaded(loaded: list[str], change: Any) -> list[str]:
 
 def lines_of(message: AnyMessage) -> Iterator[str]:
     """Yield the lines of the transcript for one message."""
-    if isinstance(message, AIMessage):
+    if isinstance(message, HumanMessage):
+        yield "sent back:"
+        yield from (f"    | {cut(line)}".rstrip() for line in message.text.splitlines())
+    elif isinstance(message, AIMessage):
         if message.text:
             yield f"agent: {message.text}"
         for call in message.tool_calls:

@@ -875,6 +875,16 @@ def test_create_writes_what_validate_passes(workplace: Path) -> None:
     assert row["problems"] == []
 
 
+def test_create_starts_a_checked_skill(workplace: Path) -> None:
+    """With `--checks` it is valid too, `info` says when its check passes, and `doctor` what it needs."""
+    assert invoke("create", "forms", "-d", "Fills forms.", "--checks").exit_code == 0
+    assert invoke("validate", str(workplace / ".agents/skills/forms")).exit_code == 0
+    shown = invoke("info", "forms").stdout
+    assert "called: write_file" in shown
+    assert "a call of this tool answered without error since the load" in shown
+    assert "extensions=[SkillChecks(...)]" in invoke("doctor").stdout
+
+
 @pytest.mark.parametrize("description", ["写周报。", 'Says "x": {y} --- [z]', "two\nlines", " around ", "x" * 1024])
 def test_create_keeps_any_description(workplace: Path, description: str) -> None:
     """Whatever the description holds, the file is valid and says it."""

@@ -22,6 +22,7 @@ SHOWN = {
         "Unloaded the skill 'release-notes'. Free now: 1 of 2 skills",
         "loaded now: csv-report, incident-review",
         '<skill_content name="incident-review"',
+        'The skill "incident-review" is not done yet.',
     ],
     "plain_agent": ["**csv-report**", "- references/statistics.md", "usage: profile_csv.py"],
     "state_graph": ['<skill_content name="csv-report"', "loaded at the end: []"],
@@ -52,6 +53,12 @@ SHOWN = {
         "Schools and charities pay half.",
         "read again: | team | 35 EUR |",
         "refused:",
+    ],
+    "checked_skill": [
+        "tool: Error: Tool `deploy` was not run",
+        "event: skill.sent_back",
+        'human: The skill "release" is not done yet.',
+        "event: skill.checked handler: is_announced passed",
     ],
     "own_provider": ["staging: Pay at once.", "production: Ask for the order, then wait."],
     "own_extension": [

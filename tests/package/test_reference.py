@@ -23,6 +23,7 @@ IN_WORDS = {
     "MAX_SKILL_FILE_SIZE",
     "RESOURCE_TYPE_MAP",
     "SKILLS_SYSTEM_PROMPT",
+    "SkillChecked",
     "SkillCost",
     "SkillEvent",
     "SkillForked",
@@ -35,10 +36,12 @@ IN_WORDS = {
     "SkillSentBack",
     "SkillShadow",
     "SkillSource",
+    "SkillUnchecked",
     "SkillUnloaded",
     "SkillsState",
     "SkillsStateUpdate",
     "Visibility",
+    "CHECK_KINDS",
     "DEFAULT_ALIASES",
     "Base",
 }
@@ -49,6 +52,15 @@ ELSEWHERE = {
     "deepskills.store.SkillPathError",
 }
 """Names that a module passes on from `deepskills`."""
+
+
+def test_the_table_of_checks_is_the_one_in_the_code() -> None:
+    """Each kind with when it passes and what it needs."""
+    page = (ROOT / "docs" / "skill-files.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+: [^`]+)` \| (.+) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert shown == [
+        (kind.shape, kind.passes, f"`{kind.needs}`" if kind.needs else "") for kind in extensions.CHECK_KINDS
+    ]
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -29,12 +29,14 @@ from deepskills import (
     LoadedSkill,
     ModelCallReport,
     NamespacedSource,
+    OpenCheck,
     OptionalSource,
     ProvidedFile,
     ProvidedSkill,
     Refuse,
     ResourceMetadata,
     SendBack,
+    SkillChecked,
     SkillCost,
     SkillEntry,
     SkillEvent,
@@ -67,6 +69,7 @@ from deepskills import (
     SkillSource,
     SkillsState,
     SkillsStateUpdate,
+    SkillUnchecked,
     SkillUnloaded,
     Visibility,
     generate_skill_md,
@@ -120,6 +123,10 @@ class Ledger(SkillExtension):
         return SendBack("Count the fields again.") if run.memory.get("loads") == 0 else None
 
     @override
+    def open_checks(self, run: SkillRun) -> list[OpenCheck]:
+        return [OpenCheck(skill.entry.name, "counted", "Count the fields.") for skill in run.loaded]
+
+    @override
     def on_event(self, event: SkillEvent, runtime: object) -> None:
         match event:
             case SkillLoaded() | SkillReattached() | SkillLeftOut():
@@ -130,6 +137,10 @@ class Ledger(SkillExtension):
                 self.seconds += event.seconds
             case SkillCost():
                 self.tokens += event.tokens_in
+            case SkillChecked():
+                self.reasons.append(f"{event.check} {event.status}")
+            case SkillUnchecked():
+                self.reasons += event.checks
             case SkillSentBack() | SkillMissed() | SkillShadow() | CustomEvent():
                 self.reasons.append(str(event.as_dict()["type"]))
 

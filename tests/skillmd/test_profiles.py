@@ -7,7 +7,7 @@ import pytest
 from deepskills import read_skill, validate_skill
 from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS
 from deepskills._skillmd.problems import PROBLEMS
-from deepskills.extensions import SkillForks, SkillHooks, SkillModels, ToolPolicy
+from deepskills.extensions import SkillChecks, SkillForks, SkillHooks, SkillModels, ToolPolicy
 
 PATH = "/skills/demo/SKILL.md"
 
@@ -26,7 +26,7 @@ def test_every_key_that_the_library_acts_on_passes_its_own_profile() -> None:
     for name, key in KEYS.items():
         if not key.does or key.is_specified or name.startswith("metadata."):
             continue
-        text = file(f"{name}: [a, b]\n")
+        text = file(f"{name}: {'[{called: a}]' if name == 'checks' else '[a, b]'}\n")
         assert codes(text, "deepskills") == [], name
         assert dict(codes(text, "spec")).keys() & {"unknown-field", "client-field"}, name
         assert ("flow-style", "error") in codes(text, "spec"), name
@@ -75,7 +75,7 @@ def test_no_message_advises_to_move_a_key_to_where_it_stops_working() -> None:
 
 def test_the_table_names_the_extension_that_a_key_needs() -> None:
     """Each extension that acts on a key of its own is named, and no other."""
-    extensions = (SkillModels, SkillForks, SkillHooks, ToolPolicy)
+    extensions = (SkillChecks, SkillModels, SkillForks, SkillHooks, ToolPolicy)
     named = {key.needs for key in KEYS.values() if key.needs}
     assert named == {extension.__name__ for extension in extensions}
     assert {"name", "description", "license", "compatibility", "metadata", "allowed-tools"} == SPECIFIED_FIELDS

@@ -14,6 +14,17 @@ from deepskills._skillmd.read import FALLBACK_NAME, split_tools
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
         "catalog-replaced",
+        "check-circle",
+        "check-handler-unknown",
+        "check-holds-own-tool",
+        "check-malformed",
+        "check-needs-scripts",
+        "check-too-long",
+        "check-unknown-kind",
+        "checks-in-fork",
+        "checks-not-a-list",
+        "checks-open",
+        "checks-too-many",
         "client-field",
         "extension-failed",
         "sent-back-too-often",

@@ -23,6 +23,7 @@ from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
+from deepskills._skillmd.checks import shorten_checks
 from deepskills._skillmd.globs import patterns_of
 from deepskills._skillmd.keys import (
     INVOCATION_FILE,
@@ -271,6 +272,8 @@ class Readings:
             key: known[key] if key in known and known[key] == value else value
             for key, value in reading.frontmatter.items()
         }
+        # Bounded on their own: all checks that count are kept.
+        checks = {"checks": shorten_checks(kept.pop("checks"))} if "checks" in kept else {}
         problems = tuple(reading.problems)
         # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
         # skill.
@@ -281,7 +284,7 @@ class Readings:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
             problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
-        return Reading(reading.metadata, problems, digest, kept, beginning, sha256=sha256)
+        return Reading(reading.metadata, problems, digest, {**kept, **checks}, beginning, sha256=sha256)
 
 
 def _without_powers(reading: Reading, origin: SkillOrigin) -> Reading:

@@ -402,8 +402,9 @@ def gate(
     metavar="DIR",
     help=f"Where the skill's directory goes. Repeatable; the last counts. Without it: {NEW_SKILLS}.",
 )
+@click.option("--checks", is_flag=True, help="Begin with a check of the skill's work, for the extension SkillChecks.")
 @as_json
-def create(name: str, description: str | None, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+def create(name: str, description: str | None, source: Sequence[str], checks: bool, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
     """Start the skill NAME, which passes validation. Never overwrites anything.
 
     NAME is made of lower-case letters, digits and single hyphens between them.
@@ -414,7 +415,7 @@ def create(name: str, description: str | None, source: Sequence[str], as_json: b
     output = _output()
     given = source[-1] if source else NEW_SKILLS
     place = free_place(absolute(given), name)
-    file = write_skill(place, _ask_for_description() if description is None else description)
+    file = write_skill(place, _ask_for_description() if description is None else description, has_checks=checks)
     if as_json:
         from deepskills._cli.commands.catalog import read_one  # noqa: PLC0415 - JSON alone needs it
 

@@ -14,8 +14,9 @@ from uuid import uuid4
 from langchain.agents.middleware.types import ModelResponse, hook_config
 from langchain_core.messages import AIMessage, HumanMessage
 
+from deepskills._io.plan import Failed
 from deepskills._middleware.events import SkillSentBack
-from deepskills._middleware.extension import SendBack, SkillExtension, overrides
+from deepskills._middleware.extension import OpenCheck, SendBack, SkillExtension, overrides
 from deepskills._middleware.extension_calls import SkillRun, ask, at
 from deepskills._middleware.reporting import tell
 from deepskills._middleware.request import problems_update
@@ -85,6 +86,17 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
     context = {"answer": {"id": None, "turn": turn, "count": str(count + 1)}}
     messages = [premature, sent] if answer.id else [sent]
     return True, merged(update, {"messages": messages, "skills_context": context})
+
+
+async def open_checks(run: Run) -> list[OpenCheck]:
+    """Return what a turn that ended now would leave open."""
+    await shelf_of(run)
+    found: list[OpenCheck] = []
+    for extension in run.settings.extensions:
+        if overrides(extension, "open_checks"):
+            reply = await ask("open_checks", SkillRun(run, extension))
+            found += () if isinstance(reply, Failed) else reply
+    return found
 
 
 def newest_answer(run: Run) -> AIMessage | None:

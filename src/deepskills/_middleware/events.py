@@ -5,7 +5,7 @@ The custom stream carries them as dictionaries (`as_dict`); extensions hear the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from deepskills._types import Trigger
 
@@ -137,6 +137,36 @@ class SkillCost(_Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SkillChecked(_Event):
+    """A check of a skill passed, or is open again."""
+
+    type: ClassVar[str] = "skill.checked"
+    check: str
+    """The check as its author wrote it."""
+
+    status: Literal["passed", "open"]
+    evidence: Mapping[str, Any]
+    """What proves it: the id of a `call` or `message`, and an `exit_code`; empty for an open one."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        return {**super().as_dict(), "evidence": dict(self.evidence)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillUnchecked(_Event):
+    """A turn ended while checks of a skill were open."""
+
+    type: ClassVar[str] = "skill.unchecked"
+    checks: tuple[str, ...]
+    """The open ones, as their author wrote them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as the custom stream carries it."""
+        return {**super().as_dict(), "checks": list(self.checks)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class SkillSentBack(_Event):
     """The model would have ended its turn, and an extension sent it back; about no single skill."""
 
@@ -186,6 +216,8 @@ SkillEvent: TypeAlias = (
     | SkillScriptRun
     | SkillForked
     | SkillCost
+    | SkillChecked
+    | SkillUnchecked
     | SkillSentBack
     | CustomEvent
 )

@@ -59,6 +59,9 @@ class LoadedSkill:
     is_inherited: bool = False
     """Whether it is in use in the agent whose tool call started this one: then only its limits hold here."""
 
+    load_id: str = ""
+    """Identifies the load: another load of the skill has another. Empty for one that is not done yet, or was lost."""
+
 
 @dataclass(frozen=True)
 class SkillLoad:
@@ -146,6 +149,18 @@ class ModelCallReport:
 
     put_back: frozenset[str] = frozenset()
     """Names of the skills whose lost text was put back by this call, and not by one before."""
+
+
+@dataclass(frozen=True)
+class OpenCheck:
+    """A check of a skill that has not passed."""
+
+    skill: str
+    check: str
+    """The check as its author wrote it, such as `called: run_tests`."""
+
+    say: str
+    """What the model reads: what is to be done."""
 
 
 class SkillsHost(Protocol):
@@ -248,6 +263,10 @@ class SkillExtension:
         often it is sent back is this extension's to bound. The core ends a turn after 25 times.
         """
 
+    def open_checks(self, run: "SkillRun") -> MaybeAwaitable[Sequence[OpenCheck]]:  # noqa: ARG002 - for overriding
+        """Return what a turn that ended now would leave open; a graph of one's own asks by the middleware's method."""
+        return ()
+
     def at_end(self, run: "SkillRun") -> MaybeAwaitable[None]:
         """Act at the end of a run, once."""
 
@@ -266,6 +285,7 @@ class SkillExtension:
 HOOKS = (
     "visibility",
     "search",
+    "open_checks",
     *(name for name in vars(SkillExtension) if name.startswith(("before_", "after_", "change_", "at_"))),
 )
 """The methods that the core calls in a run, and that may be `async def`."""

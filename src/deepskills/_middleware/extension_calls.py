@@ -386,6 +386,7 @@ _GIVES: Mapping[str, tuple[type, ...]] = {
     "after_tool": (ToolMessage, Command, NoneType),
     "search": (Sequence, NoneType),
     "before_end": (SendBack, NoneType),
+    "open_checks": (Sequence,),
 }
 """What a method may return; where nothing is expected, anything."""
 

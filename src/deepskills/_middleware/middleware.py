@@ -52,9 +52,9 @@ from deepskills._middleware.config import (
     VisibilityRule,
     refusing_unknown,
 )
-from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, record_answer, with_ends
+from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, open_checks, record_answer, with_ends
 from deepskills._middleware.explain import SkillExplanation, explain_skills
-from deepskills._middleware.extension import HOOKS, LoadedSkill, SkillExtension
+from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, judged_asset
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
@@ -303,6 +303,16 @@ class Services:
         """Tell whether the model's answer must not end its turn yet, without blocking; see `send_back`."""
         run = Run(self._settings, state, runtime)
         return await run.aperform(ask_to_end(run, newest_answer(run)))
+
+    def open_checks(self, state: Mapping[str, Any], runtime: object) -> list[OpenCheck]:
+        """Return the checks of skills that a turn which ended now would leave open, for a graph of your own."""
+        run = Run(self._settings, state, runtime)
+        return run.perform(open_checks(run))
+
+    async def aopen_checks(self, state: Mapping[str, Any], runtime: object) -> list[OpenCheck]:
+        """Return the checks that are open, without blocking; see `open_checks`."""
+        run = Run(self._settings, state, runtime)
+        return await run.aperform(open_checks(run))
 
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""

@@ -442,6 +442,7 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 is_recent=bool(turn) and record.get("turn") == turn,
                 grants=entry.is_read and is_visible and not is_lost and name not in shelf.unjudged,
                 is_lost=is_lost,
+                load_id="" if is_lost else record.get("message", ""),
             )
         )
     skills += _brought(thread, readings)

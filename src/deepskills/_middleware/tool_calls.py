@@ -352,8 +352,10 @@ class CallRun(Run):
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_shelf.find_visible(call.name)) is not None:
-                skill = LoadedSkill(entry, call.arguments, "model", 0, is_recent=True)
-                found.setdefault(entry.name, self.limited(skill))
+                before = found.get(entry.name)
+                # Other arguments are another load, which is not done yet; without any the skill stays as it is.
+                if before is None or (call.arguments.strip() and call.arguments != before.arguments):
+                    found[entry.name] = self.limited(LoadedSkill(entry, call.arguments, "model", 0, is_recent=True))
         return [*inherited, *found.values()]
 
 

@@ -523,6 +523,32 @@ FORK_NO_ANSWER = "it ended without an answer"
 
 # Tool policy: calls that the skills in use do not allow.
 
+CHECKS_LEAD = "Before you end your turn, with this skill loaded. Your tool calls are checked, not what you say of them:"
+CHECKS_MISSING = "The skill {skill} is not done yet. Missing since it was loaded:"
+CHECKS_EARLIER = "Still open from an earlier turn, not required now, of the skill {skill}:"
+CHECKS_HOW = (
+    "Your tool calls are checked, not what you say of them. Do what is missing, then answer. If something cannot be "
+    "done, answer and say what."
+)
+CHECKS_HELD = (
+    "Tool {tool} was not run: something has to be done before. {asked} Then call it again, in a message of its own."
+)
+CHECKS_HELD_BY = "The skill {skill} says: {steps}"
+CHECKS_UNREADABLE = (
+    "Tool {tool} was not run: the file of the skill {skill} in use cannot be read at the moment, so it is unknown "
+    "which tools wait for its checks. Try again later, or call unload_skill first if the skill is no longer needed."
+)
+CHECKS_UNLOADED = "These checks of the skill were still open:"
+CHECK_PATTERN = "Call {tool} with {pattern}; it has to end without an error, a command with exit code 0."
+CHECK_EXECUTED = "Call {tool}; it has to end with exit code 0."
+CHECK_KINDS = {
+    "called": "Call {value}; it has to answer without an error.",
+    "file": "Write the file {value}.",
+    "script": "Run the skill's script {value} with `run_skill_script`; it has to end with exit code 0.",
+    "handler": "The check {value} has to pass.",
+}
+CHECK_BEFORE = " Until then {tools} is refused."
+
 POLICY_NOT_ALLOWED = (
     "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "
     "Allowed: {allowed}. Use one of these, or call unload_skill first if the skill is no longer needed. A load or "

@@ -77,6 +77,7 @@ KEYS: dict[str, FrontmatterKey] = {
         FrontmatterKey("context", "runs the skill in a sub-agent (`fork`)", "SkillForks", (CLAUDE_CODE,)),
         FrontmatterKey("agent", "names the sub-agent of a fork", "SkillForks", (CLAUDE_CODE,)),
         FrontmatterKey("hooks", "runs at tool calls while in use", "SkillHooks", (CLAUDE_CODE,)),
+        FrontmatterKey("checks", "says when the skill's work is done", "SkillChecks"),
         FrontmatterKey("metadata.include_tools", "brings tools of the application into use"),
         FrontmatterKey("metadata.requires", "names skills that it builds on; `load_requires` brings them along"),
         FrontmatterKey("effort", others=(CLAUDE_CODE,)),

@@ -316,6 +316,48 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "Scripts of skills cannot run: the backend has no shell, so `run_skill_script` is not offered. Use a backend "
         "with `execute`, or pass `SkillScripts(runner=...)`.",
     ),
+    "checks-not-a-list": (
+        "warning",
+        "`checks` is {kind}, not a list, so nothing is checked. Write a list of checks, each with its kind.",
+    ),
+    "checks-too-many": ("warning", "Only the first {limit} checks of the skill count. Write fewer."),
+    "check-too-long": (
+        "warning",
+        "Check {number} has more than {limit} characters and checks nothing. Shorten it.",
+    ),
+    "check-unknown-kind": (
+        "warning",
+        "Check {number} has the unknown kind {kind} and checks nothing. Known kinds: {known}.",
+    ),
+    "check-malformed": ("warning", "Check {number} {reason}, so it checks nothing. Correct it."),
+    "check-holds-own-tool": (
+        "warning",
+        "Check {number} would hold `{tool}`, which skills themselves are used with, so it checks nothing. Remove it "
+        "from `before`.",
+    ),
+    "check-circle": (
+        "warning",
+        "The check {check} holds a tool that it needs itself, alone or through other checks, so it holds nothing. "
+        "Change its `before`.",
+    ),
+    "check-handler-unknown": (
+        "warning",
+        "The check {check} names a handler that does not exist here, so it checks nothing. Pass it in "
+        "`SkillChecks(handlers=...)`.",
+    ),
+    "check-needs-scripts": (
+        "warning",
+        "The check {check} needs the tool `run_skill_script`, so it checks and holds nothing. Add `SkillScripts`.",
+    ),
+    "checks-in-fork": (
+        "warning",
+        "The skill {name} ran in a sub-agent without `SkillChecks`, so its checks were not judged. Give that agent the "
+        "extension.",
+    ),
+    "checks-open": (
+        "warning",
+        "A turn ended while these checks of the skill {name} were open: {checks}. Look at what the agent did.",
+    ),
     "sent-back-too-often": (
         "error",
         "The extension {name} sent the model back {limit} times in one turn; the answer stands as it is now. Let "

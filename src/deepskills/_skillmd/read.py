@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias, get_args
 
 from deepskills._errors import SkillFormatError
 from deepskills._skillmd import names as _naming
+from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS, is_acted_on, is_acted_on_below, readers_of
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.repair import NOTHING_UNUSUAL, FrontmatterError, Notes, Tree, as_text, is_whole_yaml, read_yaml
@@ -205,6 +206,7 @@ def validate_skill(content: bytes | str, *, path: str, profile: Profile = "spec"
         unread = _unread_properties(reading.frontmatter.get("metadata"))
         found += [problem(path, "metadata-value-not-text", keys=listed(unread))] if unread else []
         # A warning each, beside the errors: the file is fine here, and the key does its work elsewhere.
+        found += read_checks(reading.frontmatter.get("checks"), path).problems
         foreign = [problem(path, "foreign-field", keys=listed([key]), clients=readers_of([key])) for key in theirs]
     strict = [SkillProblem(path=p["path"], code=p["code"], severity="error", message=p["message"]) for p in found]
     return strict + foreign

@@ -6,6 +6,7 @@ messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scrip
 """
 
 from deepskills.extensions.approval import SkillApproval
+from deepskills.extensions.checks import CHECK_KINDS, SkillChecks
 from deepskills.extensions.forks import SkillForks
 from deepskills.extensions.hooks import SkillHooks
 from deepskills.extensions.lock import SkillLock
@@ -17,11 +18,13 @@ from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 from deepskills.extensions.usage import JsonLinesRecorder, OpenTelemetryRecorder, SkillUsage, UsageEvent
 
 __all__ = [
+    "CHECK_KINDS",
     "DEFAULT_ALIASES",
     "JsonLinesRecorder",
     "OpenTelemetryRecorder",
     "Preload",
     "SkillApproval",
+    "SkillChecks",
     "SkillForks",
     "SkillHooks",
     "SkillLock",

@@ -589,6 +589,9 @@ _COUNTERS = {
     "skill.missed": ("deepskills.skill.misses", "Runs that loaded nothing although one skill clearly fitted"),
     "skill.script": ("deepskills.skill.scripts", "Scripts run"),
     "skill.forked": ("deepskills.skill.forks", "Skills run in sub-agents"),
+    "skill.checked": ("deepskills.skill.checks", "Checks of skills that passed, or are open again"),
+    "skill.unchecked": ("deepskills.skill.unchecked", "Turns that ended while checks of the skill were open"),
+    "skill.sent_back": ("deepskills.skill.sent_back", "Answers that an extension sent back"),
 }
 """The counter for each type of event."""
 

@@ -25,6 +25,7 @@ from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, li
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
+from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.keys import INVOCATION_FILE, KEYS, FrontmatterKey, is_acted_on
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
@@ -467,6 +468,9 @@ def show_details(output: Output, skill: Found) -> None:
     for name, value in properties.items():
         if value:
             output.entry((f"{prose(name)}:", "bold"), f" {prose(value)}")
+    for check in read_checks(skill.frontmatter.get("checks"), known["path"]).items:
+        held = f", before {', '.join(check.before)}" if check.before else ""
+        output.line(f"  {visible(check.label)}{visible(held)}", (f"  ({check.shape.passes})", "dim"))
     directory = known["path"].rpartition("/")[0]
     listed = set(known["listed"])
     for file in known["files"]:

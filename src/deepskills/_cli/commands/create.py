@@ -1,5 +1,6 @@
 """`create`: writes a new skill that is valid from the start, and never overwrites anything."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from deepskills._cli.files import UsageError
@@ -38,14 +39,18 @@ def free_place(source: str, name: str) -> Path:
     return place
 
 
-def write_skill(place: Path, description: str) -> Path:
+CHECKS = [{"called": "write_file", "say": "Write the result to a file, and read it once more."}]
+"""What the author of a checked skill starts from."""
+
+
+def write_skill(place: Path, description: str, *, has_checks: bool = False) -> Path:
     """Write a skill that passes validation, with its standard directories, and return its `SKILL.md`.
 
     Raises:
         UsageError: If the description breaks the rules; nothing was written then.
         SkillsError: If something is there already; nothing was written then.
     """
-    text = _text(place.name, description)
+    text = _text(place.name, description, {"checks": CHECKS} if has_checks else {})
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         place.mkdir()
@@ -59,7 +64,7 @@ def write_skill(place: Path, description: str) -> Path:
     return file
 
 
-def _text(name: str, description: str) -> str:
+def _text(name: str, description: str, frontmatter: Mapping[str, object] | None = None) -> str:
     description = description.strip()
     if not name:
         raise UsageError("The name is empty. Use lower-case letters, digits and single hyphens between them.")
@@ -72,6 +77,6 @@ def _text(name: str, description: str) -> str:
         )
     title = name.replace("-", " ").capitalize()
     try:
-        return generate_skill_md(name, description, BODY.format(title=title))
+        return generate_skill_md(name, description, BODY.format(title=title), dict(frontmatter or {}))
     except SkillFormatError as error:
         raise UsageError(str(error)) from None
