@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 
 from deepskills.store import DatabaseSkillAdapter, Skill, SkillService, create_store_engine, migrations
 from deepskills.store.db.models import INSERT_SEARCH_ROW
-from deepskills.store.db.search import indexed_words, search_row
+from deepskills.store.db.search import index_words, search_row
 from deepskills.testing import ScriptedChatModel, call_tools
 
 BODY = "x" * 8_000
@@ -66,7 +66,7 @@ async def fill(engine: AsyncEngine, start: int, stop: int, body: str = BODY) -> 
                     "id": uuid4(), "owner_id": None, "name": name, "name_key": name, "description": described,
                     "content": body, "frontmatter": None, "size": len(body), "revision": number + 1,
                     "stamp": number + 1, "number": number + 1, "name_since": number + 1,
-                    "words": indexed_words(name, described, []),
+                    "words": index_words(name, described, []),
                 }
             )  # fmt: skip
         async with engine.begin() as connection:

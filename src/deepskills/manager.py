@@ -35,7 +35,7 @@ from deepskills._middleware.run import tool_runtime
 from deepskills._providers.ask import Caller
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.read import decode_skill
-from deepskills._skillmd.text import shown_name
+from deepskills._skillmd.text import clean_name
 from deepskills._types import SkillMetadata, SkillProblem
 
 __all__ = ["SearchResult", "SkillsManager"]
@@ -287,7 +287,7 @@ class SkillsManager:
         entry, content = await self._skill(name)
         text, problem = decode_skill(content, path=entry.path)
         if problem is not None:
-            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {problem['message']}.")
+            raise SkillsError(f"The skill '{clean_name(name)}' could not be read: {problem['message']}.")
         return text
 
     async def _skill(self, name: str) -> tuple[SkillEntry, bytes]:
@@ -305,7 +305,7 @@ class SkillsManager:
         entry = find_or_raise(remembered.catalog, remembered.problems, name)
         file = await self._read_text(entry)
         if file.content is None:
-            raise SkillsError(f"The skill '{shown_name(name)}' could not be read: {file.error}.")
+            raise SkillsError(f"The skill '{clean_name(name)}' could not be read: {file.error}.")
         return entry, file.content
 
     async def _read_text(self, entry: SkillEntry) -> File:
@@ -348,7 +348,7 @@ class SkillsManager:
     async def _assets(self, skill: SkillMetadata) -> list[str]:
         assets = await list_assets(skill, self._settings.asset_directories)
         for note in assets.notes:
-            logger.warning("Files of skill '%s': %s", shown_name(skill["name"]), note)
+            logger.warning("Files of skill '%s': %s", clean_name(skill["name"]), note)
         return assets.paths
 
     def _asset(self, skill: SkillMetadata, relative_path: str) -> Plan[str]:
@@ -357,7 +357,7 @@ class SkillsManager:
     async def _script(self, skill: SkillMetadata, script_name: str) -> str:
         path = await script_path(skill, script_name, self._settings.asset_directories)
         if path.startswith(SCHEME):
-            raise SkillsError(f"The skill '{shown_name(skill['name'])}' has no directory, so its scripts have no path.")
+            raise SkillsError(f"The skill '{clean_name(skill['name'])}' has no directory, so its scripts have no path.")
         return path
 
     async def _with_skill(self, name: str, plan: Callable[[SkillMetadata], Plan[ResultT]]) -> ResultT:

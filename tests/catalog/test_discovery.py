@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from deepskills import InlineBackend, OptionalSource, SkillProblem, SkillSource
 from deepskills._catalog.catalog import Catalog, Catalogs, Readings, SkillEntry, digest_of
-from deepskills._catalog.discovery import Discovery, Library, Look, discover, remembered_files, source_errors
+from deepskills._catalog.discovery import (
+    Discovery,
+    ScanSettings,
+    SourceScan,
+    discover,
+    format_source_errors,
+    make_file_memory,
+)
 from deepskills._catalog.sources import Source, parse_sources
 from deepskills._io.plan import (
     Call,
@@ -262,7 +269,7 @@ def test_a_source_that_gives_nothing_costs_no_other() -> None:
         if isinstance(reply, Failed) and expected[1] == "error":
             assert reply.reason in message
         errors = [f"Cannot load skills from '/bad': {message}"] if expected[1] == "error" else []
-        assert source_errors(found.problems) == errors, name
+        assert format_source_errors(found.problems) == errors, name
 
 
 def test_an_optional_source_may_be_missing_or_empty() -> None:
@@ -471,14 +478,14 @@ def entry_at(path: str, source: str = "/s", name: str = "evil") -> SkillEntry:
     return SkillEntry(reading.metadata, source, reading.digest)
 
 
-def look(*sources: SkillSource, readings: Readings | None = None) -> Look:
+def look(*sources: SkillSource, readings: Readings | None = None) -> SourceScan:
     """Return a look at sources, by a process that has listed nothing yet."""
 
     async def of_run() -> Any:
         return parse_sources(sources), None
 
     memory = readings or Readings()
-    return Look(Library(1, memory, Catalogs(memory), remembered_files()), of_run)
+    return SourceScan(ScanSettings(1, memory, Catalogs(memory), make_file_memory()), of_run)
 
 
 def test_only_skill_files_of_the_sources_may_be_read() -> None:
@@ -548,7 +555,7 @@ def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
         return [], "directory service is away"
 
     memory = Readings()
-    seen = Look(Library(1, memory, Catalogs(memory), remembered_files()), failing)
+    seen = SourceScan(ScanSettings(1, memory, Catalogs(memory), make_file_memory()), failing)
     refusals = Tree({}).drive(seen.refusals([entry_at("/s/a/SKILL.md")]))
     assert "directory service is away" in refusals["evil"]
 

@@ -18,7 +18,7 @@ from deepskills._files.paths import (
     AssetDirectories,
     check_directories,
     check_relative,
-    normalised,
+    normalise_path,
     script_to_relative,
 )
 from deepskills._types import RESOURCE_TYPE_MAP
@@ -204,5 +204,5 @@ def test_any_text_passes_or_is_refused(text: str) -> None:
     for directories in (STANDARD_DIRECTORIES, "all"):
         with contextlib.suppress(SkillPathError):
             passed = check_relative(text, directories)
-            assert passed == normalised(text)
+            assert passed == normalise_path(text)
             assert check_relative(passed, directories) == passed

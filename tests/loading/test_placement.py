@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepskills._loading.budget import Standing
+from deepskills._loading.budget import LoadedSkills
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._types import LoadRecord
 from support import scaled
@@ -40,19 +40,19 @@ def undone(position: int, skill: str) -> Carrier:
     return Carrier(position, skill, f"{skill}-old", is_undone=True)
 
 
-def standing(**tokens: int) -> Standing:
+def standing(**tokens: int) -> LoadedSkills:
     """Return what is loaded: each skill with what it costs, in load order, by the message called `new`."""
     records = {
         name: LoadRecord(path=f"/{name}", digest="d", tokens=cost, message=f"{name}-new")
         for name, cost in tokens.items()
     }
-    return Standing(tuple(tokens), records)
+    return LoadedSkills(tuple(tokens), records)
 
 
 @dataclass(frozen=True)
 class Case:
     carriers: Sequence[Carrier]
-    loaded: Standing
+    loaded: LoadedSkills
     expected: Decisions
     limit: int | None = 100
 
@@ -113,7 +113,7 @@ CASES = {
     ),
     "no room at all": Case([], standing(a=1), Decisions(omitted=["a"]), limit=0),
     "no limit": Case([], standing(a=10**9, b=10**9), Decisions(inserted=["a", "b"]), limit=None),
-    "no record": Case([], Standing(("a",)), Decisions(inserted=["a"])),
+    "no record": Case([], LoadedSkills(("a",)), Decisions(inserted=["a"])),
 }
 
 
@@ -126,7 +126,7 @@ def test_each_message_is_kept_replaced_or_restored(case: Case) -> None:
 @dataclass(frozen=True)
 class Scene:
     carriers: list[Carrier] = field(default_factory=list)
-    loaded: Standing = field(default_factory=Standing)
+    loaded: LoadedSkills = field(default_factory=LoadedSkills)
     limit: int | None = None
 
 

@@ -255,7 +255,7 @@ def test_tools_without_a_name_stay(mode: Mode, tmp_path: Path) -> None:
 
     seen: list[list[Any]] = []
 
-    class Looks(AgentMiddleware[Any, Any]):
+    class ScanMemory(AgentMiddleware[Any, Any]):
         """Notes the tools of each request and takes out what the scripted model cannot bind."""
 
         tools = ()
@@ -274,7 +274,7 @@ def test_tools_without_a_name_stay(mode: Mode, tmp_path: Path) -> None:
 
     middleware = skills(tmp_path, tools=[launch])
     model = ScriptedChatModel(replies=[call_tools(load("alpha")), call_tools(unload("alpha"))])
-    agent = create_agent(model, tools=PROVIDER_TOOLS, middleware=[middleware, Looks()])
+    agent = create_agent(model, tools=PROVIDER_TOOLS, middleware=[middleware, ScanMemory()])
     run(mode, agent, "go")
     assert len(seen) == 3
     assert [[item for item in tools if isinstance(item, dict)] for tools in seen] == [PROVIDER_TOOLS] * 3

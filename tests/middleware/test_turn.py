@@ -8,11 +8,11 @@ from deepskills._loading.budget import (
     Assumed,
     Budgets,
     Loaded,
+    LoadedSkills,
     NotLoaded,
     Outcome,
     OverBudget,
     Prepared,
-    Standing,
     Unloaded,
     Unreadable,
     decide_load,
@@ -45,7 +45,7 @@ def test_a_standing_adds_up() -> None:
     assert (without.loaded, without.tokens, without.size("beta")) == (("alpha",), 300, 0)
     assert before.with_load("gamma", record("gamma")).loaded == ("alpha", "beta", "gamma")
     assert before.without(["zzz"]) == before
-    assert Standing(("alpha",), {"alpha": record("alpha"), "stray": record("stray")}).tokens == 100
+    assert LoadedSkills(("alpha",), {"alpha": record("alpha"), "stray": record("stray")}).tokens == 100
     assert [before.is_over(Budgets(*limits)) for limits in ((2, 150), (2, None), (1, None), (2, 149))] == [
         False,
         False,
@@ -55,9 +55,9 @@ def test_a_standing_adds_up() -> None:
 
 
 ROOMY = Budgets(skills=10, tokens=50_000)
-WITH_ARGUMENTS = Standing(("alpha",), {"alpha": record("alpha", arguments="one")})
+WITH_ARGUMENTS = LoadedSkills(("alpha",), {"alpha": record("alpha", arguments="one")})
 
-LOADS: dict[str, tuple[Prepared, Standing, Budgets, type[Outcome]]] = {
+LOADS: dict[str, tuple[Prepared, LoadedSkills, Budgets, type[Outcome]]] = {
     "room": (ready("alpha"), standing(), ROOMY, Loaded),
     "just fits": (ready("alpha"), standing(beta=10), Budgets(2, 110), Loaded),
     "one token too many": (ready("alpha"), standing(beta=11), Budgets(2, 110), OverBudget),
@@ -85,7 +85,7 @@ LOADS: dict[str, tuple[Prepared, Standing, Budgets, type[Outcome]]] = {
 
 
 @pytest.mark.parametrize(("prepared", "before", "budgets", "kind"), LOADS.values(), ids=LOADS)
-def test_a_load_is_decided(prepared: Prepared, before: Standing, budgets: Budgets, kind: type[Outcome]) -> None:
+def test_a_load_is_decided(prepared: Prepared, before: LoadedSkills, budgets: Budgets, kind: type[Outcome]) -> None:
     """A load is granted, refused or unneeded, by what is loaded when its turn comes."""
     outcome = decide_load(prepared, before, budgets)
     assert type(outcome) is kind
@@ -99,7 +99,7 @@ def test_a_load_is_decided(prepared: Prepared, before: Standing, budgets: Budget
 
 def test_what_is_crowded_is_told() -> None:
     """It is told when texts that linger have no room beside what is loaded, and when a loaded text may be left out."""
-    full = Standing(("beta",), {"beta": record("beta")}, lingering=60)
+    full = LoadedSkills(("beta",), {"beta": record("beta")}, lingering=60)
 
     already = [decide_load(ready("beta", digest="old"), full, Budgets(9, tokens)) for tokens in (100, 99)]
 
@@ -126,7 +126,7 @@ def calls(text: str) -> list[SkillCall]:
 
 NAMES = ("alpha", "beta", "gamma")
 CATALOG = Catalog(skill(name) for name in NAMES)
-TURNS: list[tuple[str, Standing, Budgets, str]] = [
+TURNS: list[tuple[str, LoadedSkills, Budgets, str]] = [
     ("", standing(alpha=100), ROOMY, "alpha"),
     ("+alpha +beta", standing(), ROOMY, "alpha beta"),
     ("+beta +ALPHA +beta", standing(), ROOMY, "beta alpha"),
@@ -146,7 +146,7 @@ TURNS: list[tuple[str, Standing, Budgets, str]] = [
 
 @pytest.mark.parametrize(("turn", "before", "budgets", "after"), TURNS, ids=[turn for turn, *_ in TURNS])
 def test_earlier_calls_of_a_turn_are_taken_into_account(
-    turn: str, before: Standing, budgets: Budgets, after: str
+    turn: str, before: LoadedSkills, budgets: Budgets, after: str
 ) -> None:
     """A call starts from what the calls before it leave, with the same budgets and the same names."""
     prepared = {(name, ""): ready(name) for name in NAMES}
@@ -184,7 +184,7 @@ def test_a_load_remembers_the_unloads_that_it_needs() -> None:
 def test_a_load_whose_unload_was_refused_is_undone_as_far_as_there_is_no_room() -> None:
     """Of loads that relied on an unload which did not happen, the newest go until the rest fits."""
     relying = {name: record(name, relies_on=["alpha"]) for name in ("beta", "gamma")}
-    loaded = Standing(("alpha", "beta", "gamma"), {"alpha": record("alpha"), **relying})
+    loaded = LoadedSkills(("alpha", "beta", "gamma"), {"alpha": record("alpha"), **relying})
 
     undone = [loads_to_undo(loaded, Budgets(skills, None)) for skills in (3, 2, 1)]
 

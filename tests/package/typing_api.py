@@ -40,6 +40,7 @@ from deepskills import (
     SkillCost,
     SkillEntry,
     SkillEvent,
+    SkillExplanation,
     SkillExtension,
     SkillFile,
     SkillFileNotFoundError,
@@ -69,6 +70,7 @@ from deepskills import (
     SkillSource,
     SkillsState,
     SkillsStateUpdate,
+    SkillStage,
     SkillUnchecked,
     SkillUnloaded,
     Visibility,
@@ -229,6 +231,9 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     thread: RunnableConfig = {"configurable": {"thread_id": "one"}}
     agent.invoke({"messages": [HumanMessage("Fill the form.")]}, thread)
     state: dict[str, Any] = agent.get_state(thread).values
+    explained: list[SkillExplanation] = skills.explain(state)
+    stages: list[SkillStage] = [explanation.stages["loaded"] for explanation in explained]
+    assert stages
 
     made = InlineBackend([InlineSkill("greeting", "Greet.", lambda: "# Hello\n", {"assets/a.txt": "a"}, license="MIT")])
     create_agent(model, middleware=[SkillsMiddleware(backend=made, sources=["/"])])

@@ -9,12 +9,12 @@ from deepskills._loading.budget import (
     Assumed,
     Budgets,
     Loaded,
+    LoadedSkills,
     NotLoaded,
     Outcome,
     OverBudget,
     Prepared,
     Refused,
-    Standing,
     ToolsWithdrawn,
     Unloaded,
     Unreadable,
@@ -34,7 +34,7 @@ def ready(name: str, digest: str = "new", tokens: int = 100, failure: str | None
 
 
 BUDGETS = Budgets(skills=3, tokens=1_000)
-ASSUMED = Standing(("beta",), {"beta": record("beta", digest=Assumed.DIGEST, tokens=1_000)})
+ASSUMED = LoadedSkills(("beta",), {"beta": record("beta", digest=Assumed.DIGEST, tokens=1_000)})
 PROBLEM = SkillProblem(
     path="/skills/alpha/SKILL.md", code="no-frontmatter", severity="error", message="It has no frontmatter."
 )

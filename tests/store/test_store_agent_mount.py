@@ -14,7 +14,7 @@ from store_support import Sessions, draft, draft_with_files, names, seed
 
 from deepskills import generate_skill_md
 from deepskills.store import DatabaseSkillAdapter, SkillCreate
-from deepskills.store.agent.mount import MAX_SEARCHED_BYTES, Shelf
+from deepskills.store.agent.mount import MAX_SEARCHED_BYTES, RunView
 from deepskills.store.agent.provider import MEMORY_BYTES
 from deepskills.store.agent.reader import AgentReader
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -171,7 +171,7 @@ def test_a_search_reads_so_many_bytes(mode: Mode, any_sessions: Sessions, monkey
     assert "/skills/long" not in above
     assert MAX_SEARCHED_BYTES == 8 * 1024 * 1024
     shelf: Any = adapter.mounted(StateBackend()).routes["/skills/"]
-    monkeypatch.setattr(shelf, "_shelf", lambda _hidden: Shelf(adapter.providers[0], "alice"))
+    monkeypatch.setattr(shelf, "_shelf", lambda _hidden: RunView(adapter.providers[0], "alice"))
     found = asyncio.run(shelf.agrep("needle", "/mine")) if mode == "async" else shelf.grep("needle", "/mine")
     assert (len(found.matches), found.truncated) == (2, True)
 

@@ -18,7 +18,7 @@ from deepskills.store import Skill, SkillFileCreate, SkillService, SkillUpdate
 from deepskills.store.db import listings
 from deepskills.store.db.listings import Position, TagMatch
 from deepskills.store.db.models import INSERT_SEARCH_ROW, SkillFile
-from deepskills.store.db.search import indexed_words, search_row
+from deepskills.store.db.search import index_words, search_row
 from support import picked
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def fill(sessions: Sessions, count: int, *, owner: str | None = None, word
             "id": uuid4(), "owner_id": owner or f"user-{n}", "name": f"skill-{n:06}", "name_key": f"skill-{n:06}",
             "description": f"Does {words} {n}.", "body": "x" * 50, "head": None, "is_public": True, "revision": n + 1,
             "stamp": n + 1, "number": n + 1, "name_since": n + 1, "size": 50,
-            "words": indexed_words(f"skill-{n:06}", f"Does {words} {n}.", []),
+            "words": index_words(f"skill-{n:06}", f"Does {words} {n}.", []),
         }
         for n in range(count)
     ]  # fmt: skip

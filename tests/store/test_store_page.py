@@ -22,7 +22,7 @@ from deepskills.store import (
     create_store_app,
 )
 from deepskills.store.db.models import INSERT_SEARCH_ROW, Skill, SkillTag, now
-from deepskills.store.db.search import indexed_words, search_row
+from deepskills.store.db.search import index_words, search_row
 from deepskills.store.page.site import MAX_FIELDS, POLICY
 from deepskills.testing import ScriptedChatModel
 
@@ -565,7 +565,7 @@ async def fill(sessions: Sessions, numbers: range) -> None:
             "description": f"Does number {number}.", "body": "x" * 500, "head": None, "encoding": "utf-8",
             "is_public": True, "created_at": now(), "updated_at": now(), "revision": number + 1,
             "number": number + 1, "name_since": number + 1, "text_since": number + 1, "stamp": number + 1,
-            "words": indexed_words(f"skill-{number:05}", f"Does number {number}.", ["even"]),
+            "words": index_words(f"skill-{number:05}", f"Does number {number}.", ["even"]),
         }
         for number in numbers
     ]  # fmt: skip

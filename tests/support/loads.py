@@ -4,7 +4,7 @@ from typing import Any
 
 from deepskills import SkillMetadata
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._loading.budget import Standing
+from deepskills._loading.budget import LoadedSkills
 from deepskills._types import LoadRecord
 
 
@@ -29,6 +29,6 @@ def record_of_load(name: str, digest: str = "old", tokens: int = 100, **further:
     return made
 
 
-def standing_of(**sizes: int) -> Standing:
+def standing_of(**sizes: int) -> LoadedSkills:
     """Return a standing with these skills loaded, each at its size, in this order."""
-    return Standing(tuple(sizes), {name: record_of_load(name, tokens=size) for name, size in sizes.items()})
+    return LoadedSkills(tuple(sizes), {name: record_of_load(name, tokens=size) for name, size in sizes.items()})

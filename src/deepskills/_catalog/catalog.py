@@ -196,7 +196,7 @@ class Readings:
         # Compared as well: a provider may say something else of the same version.
         if known is not None and known.provided == skill:
             return known
-        listed = self._made_of_values(skill, path, version or "") if content is None else self.read(path, content)
+        listed = self._read_values(skill, path, version or "") if content is None else self.read(path, content)
         # A key is no directory, so no name has to be that of one.
         beside = {"name-directory-mismatch"}
         if skill.name.startswith(f"{provider.label}:"):
@@ -210,7 +210,7 @@ class Readings:
         self._remembered.put(key, reading)
         return reading
 
-    def _made_of_values(self, skill: ProvidedSkill, path: str, version: str) -> Reading:
+    def _read_values(self, skill: ProvidedSkill, path: str, version: str) -> Reading:
         try:
             fields = {**skill.frontmatter, "name": skill.name, "description": skill.description}
             reading = read_fields(fields, path=path)
@@ -373,11 +373,11 @@ def _weigh(reading: Reading) -> int:
 #
 # Three rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
 # this process counts, and that is keyed by digests. Second, memory is per backend, or per invocation where it holds
-# what a look found (`Looks`), because two users' states may hold the same record while only one may see those skills.
+# what a scan found (`ScanMemory`): two users' states may hold the same record while only one may see those skills.
 # Third, an entry that only state vouches for says so (`is_read` is unset), and whoever grants something asks for that:
 # such an entry is shown, never obeyed.
 #
-# `Look` in `discovery.py` asks these questions for a run, and decides in addition which *paths* may be read.
+# `SourceScan` in `discovery.py` asks these questions for a run, and decides in addition which *paths* may be read.
 # --------------------------------------------------------------------------------------------------------------------
 
 
@@ -512,7 +512,7 @@ def _weigh_catalog(catalog: Catalog) -> int:
     return _ENTRY_BYTES * (1 + len(catalog.entries))
 
 
-def _made_for(owner: object) -> _Made:
+def _get_made_for(owner: object) -> _Made:
     """Return the catalogs that this process has made on a backend, whichever middleware did."""
     with _made_lock:
         try:
@@ -529,7 +529,7 @@ class Catalogs:
 
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
-        self._made = _made_for(owner if owner is not None else self)
+        self._made = _get_made_for(owner if owner is not None else self)
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""

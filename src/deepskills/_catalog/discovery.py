@@ -8,8 +8,8 @@ A source that fails keeps what it had. An outage must not unload skills in the m
 listed" and "not there" are different answers throughout: `Discovery.unsure` names the sources about which nothing can
 be concluded.
 
-Trusting: `Look` is one run's look at its sources. The theory above it says what a run may read, and why state cannot
-widen that.
+Trusting: `SourceScan` is one run's look at its sources. The theory above it says what a run may read, and why state
+cannot widen that.
 """
 
 import hashlib
@@ -225,7 +225,7 @@ async def discover(
     """
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in await with_providers(distinct(sources))]
-    provided = await _provided(searches, caller)
+    provided = await _list_provided(searches, caller)
     starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_provided]
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
@@ -253,14 +253,14 @@ async def read_from(sources: Iterable[Source], entry: SkillEntry, plan: Plan[Res
         SkillsError: If its provider is no longer among the sources.
     """
     try:
-        files = await provided_files(sources, entry, caller)
+        files = await find_provided_files(sources, entry, caller)
     except SkillsError:
         plan.close()
         raise
     return await (plan if files is None else files.perform(plan))
 
 
-async def provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller) -> ProvidedFiles | None:
+async def find_provided_files(sources: Iterable[Source], entry: SkillEntry, caller: Caller) -> ProvidedFiles | None:
     """Return the files of a skill as its provider gives them; `None` if they lie in a directory.
 
     Raises:
@@ -302,7 +302,7 @@ async def provider_of(sources: Iterable[Source], entry: SkillEntry) -> SkillProv
     return None
 
 
-async def _provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Listed]:
+async def _list_provided(searches: Sequence[_Search], caller: Caller) -> dict[str, Listed]:
     """Let providers list their skills, and return by path what lists each."""
     own = [(search, search.source.provider) for search in searches if search.source.provider is not None]
     asked = [caller.ask(provider) for _, provider in own]
@@ -419,7 +419,7 @@ class _Harvest:
         if file.is_missing and not listed:
             # A guess of the deepest level: just a directory without a skill.
             return
-        self.problems.append(_unread(path, file))
+        self.problems.append(_word_unread(path, file))
         # It is there and could not be read now. A FIFO or a file that is too large is a fault of its own, not an
         # outage.
         if is_text(path) and not file.is_missing and file.unfit is None:
@@ -458,7 +458,7 @@ def _about(reading: Reading, source: Source) -> Iterable[SkillProblem]:
     return [found for found in reading.problems if found["code"] not in _NAME_FORM] if has_own else reading.problems
 
 
-def _unread(path: str, file: File) -> SkillProblem:
+def _word_unread(path: str, file: File) -> SkillProblem:
     """Return the problem of a file that was found and not read."""
     if not is_text(path):
         return problem(as_readable(path), "skill-path-not-text")
@@ -481,7 +481,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
             if loser is not None and loser.path != entry.path and (loser.origin or entry.origin):
                 # A served skill neither takes a name away nor loses its own: it gets another.
                 served, other = (entry, loser) if entry.origin else (loser, entry)
-                renamed = _renamed(served)
+                renamed = _rename(served)
                 entries[name], entries[renamed.name] = other, renamed
                 problems.append(
                     problem(served.path, "mcp-renamed", name=quoted(renamed.name), other=quoted(other.path))
@@ -502,13 +502,13 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
     )
 
 
-def _renamed(entry: SkillEntry) -> SkillEntry:
+def _rename(entry: SkillEntry) -> SkillEntry:
     # From source and path, so that the name is the same in every run.
     mark = hashlib.sha256(f"{entry.source} {entry.path}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return replace(entry, skill=SkillMetadata(**{**entry.skill, "name": f"{entry.name}~{mark}"}))
 
 
-def source_errors(problems: Iterable[SkillProblem]) -> list[str]:
+def format_source_errors(problems: Iterable[SkillProblem]) -> list[str]:
     """Return the errors about sources as one line of text each."""
     return [f"Cannot load skills from '{p['path']}': {p['message']}" for p in problems if p["code"] in SOURCE_ERRORS]
 
@@ -523,15 +523,15 @@ def source_errors(problems: Iterable[SkillProblem]) -> list[str]:
 # application may have changed its sources since, or give each user other ones, and then yesterday's catalog names paths
 # that today's user must not see. So before any text of a skill is read:
 #
-# * The entry must come from a source of *this* run. Sources are resolved once per plan (`Look.sources`), because a
+# * The entry must come from a source of *this* run. Sources are resolved once per plan (`SourceScan.sources`): a
 #   function of the application may answer differently each time.
 # * The path must lie under that source, going by its text. A path with `..` in it does not (`lies_under`).
 # * A listing may lead elsewhere: a link, or a backend that spells a relative path out. Such a file counts only if a
-#   listing of this process led to it; `Look` remembers those pairs of source and file.
+#   listing of this process led to it; `SourceScan` remembers those pairs of source and file.
 # * If an entry fails, the sources are listed again, once, since this process may simply not have looked yet. Then the
-#   answer is final for the plan (`Look.refusals`).
+#   answer is final for the plan (`SourceScan.refusals`).
 # * Where the backend or the sources come from a function, state proves nothing at all about this user. Then only what
-#   this very invocation has seen counts (`Looks`), and the first hook of a resumed run looks for itself.
+#   this very invocation has seen counts (`ScanMemory`), and the first hook of a resumed run looks for itself.
 #
 # An attacker who writes state can therefore make a run look at its own sources, and nothing more.
 # --------------------------------------------------------------------------------------------------------------------
@@ -547,13 +547,13 @@ SourcesOfRun = Callable[[], Plan[tuple[Sequence[Source], str | None]]]
 """Returns the sources of a run, or why they could not be resolved."""
 
 
-def remembered_files() -> Led:
+def make_file_memory() -> Led:
     """Return an empty memory of where listings led."""
     return BoundedCache(MAX_LED_BYTES)
 
 
 @dataclass(frozen=True)
-class Library:
+class ScanSettings:
     """How a middleware looks at sources, and what this process remembers of them."""
 
     max_depth: int
@@ -569,7 +569,7 @@ class Library:
     """How long a call of a provider may take."""
 
 
-class Looks:
+class ScanMemory:
     """What one invocation has seen, by what its state held at the time; made for each invocation, safe to share.
 
     A resumed run has no start, so its first hook looks where `refresh="run"` promises that every run does. And where
@@ -591,14 +591,14 @@ class Looks:
         self._found[record_key(found.catalog.record)] = found
 
 
-class Look:
+class SourceScan:
     """One plan's look at the sources: they are resolved once, and listed at most once."""
 
     def __init__(
         self,
-        library: Library,
+        library: ScanSettings,
         sources: SourcesOfRun,
-        looks: "Looks | None" = None,
+        looks: "ScanMemory | None" = None,
         runtime: Callable[[], object] = lambda: None,
         *,
         varies: bool = False,
@@ -608,9 +608,9 @@ class Look:
         self._sources_of_run = sources
         self._varies = varies
         """Whether each invocation has to look for itself, whatever its state says."""
-        self._looks = looks if looks is not None else Looks()
+        self._looks = looks if looks is not None else ScanMemory()
         """What this very invocation has seen."""
-        self._led = library.led if library.led is not None else remembered_files()
+        self._led = library.led if library.led is not None else make_file_memory()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
         self.found: Discovery | None = None
@@ -672,7 +672,7 @@ class Look:
         if entry.provided is None:
             return None
         sources, _ = await self.sources()
-        return await provided_files(sources, entry, self._caller)
+        return await find_provided_files(sources, entry, self._caller)
 
     def started(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
@@ -692,7 +692,7 @@ class Look:
             return believed
         return await self._in_invocation(self._looks, record, copy)
 
-    async def _in_invocation(self, looks: Looks, record: object, copy: object) -> Catalog:
+    async def _in_invocation(self, looks: ScanMemory, record: object, copy: object) -> Catalog:
         """Return what this invocation has seen with its own eyes."""
         found = looks.get(record)
         if found is None:

@@ -55,7 +55,7 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
     if isinstance(sources, str | SkillProvider | ServesSkills):
         kind = "path" if isinstance(sources, str) else "provider"
         raise TypeError(f"sources must be a sequence, got the single {kind} {sources!r}; wrap it in a list")
-    parsed = [_parse_source(each) for source in sources for each in _taken_apart(source)]
+    parsed = [_parse_source(each) for source in sources for each in _take_apart(source)]
     labels = [source.label for source in parsed if source.provider is not None]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
@@ -63,7 +63,7 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
     return parsed
 
 
-def _taken_apart(source: SkillSource) -> Sequence[SkillSource]:
+def _take_apart(source: SkillSource) -> Sequence[SkillSource]:
     """Return the providers of an object that has several, such as one for each server."""
     # `None`: nobody said that it is mounted anywhere.
     return source.providers_at("/", None) if isinstance(source, ServesSkills) else [source]
@@ -89,14 +89,14 @@ def _parse_source(source: SkillSource) -> Source:
         return Source(str.__str__(source.path), label, is_optional=True)
     if isinstance(source, NamespacedSource) and isinstance(source.path, str):
         label = derive_label(source.path) if source.label is None else source.label
-        return Source(str.__str__(source.path), label, namespace=_checked_namespace(source.namespace))
+        return Source(str.__str__(source.path), label, namespace=_check_namespace(source.namespace))
     raise TypeError(
         "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource or a "
         f"SkillProvider, got {source!r}"
     )
 
 
-def _checked_namespace(namespace: object) -> str:
+def _check_namespace(namespace: object) -> str:
     if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
         raise ValueError(
             f"a namespace is 1 to {MAX_NAMESPACE_LENGTH} letters, digits, hyphens, dots or underscores, "

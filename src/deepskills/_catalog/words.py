@@ -169,7 +169,7 @@ def _split_run(run: str, *, indexing: bool) -> list[str]:
         for part in _WITH_ASCII.findall(run):
             words += [part] if part.isascii() else _pairs(part, indexing=indexing)
         return words
-    for part in _word().findall(_folded(run)):
+    for part in _word().findall(_fold(run)):
         position = 0
         for match in _UNSPACED.finditer(part):
             if match.start() > position:
@@ -231,7 +231,7 @@ def _talk() -> frozenset[str]:
     return frozenset([*_TALK.split(), *split_words(_SPOKEN)])
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """Return text in one case and without accents; marks that letters of other scripts need stay."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", folded)))

@@ -124,7 +124,7 @@ class LocalFiles(PathsOfThisMachine):
                 for entry in entries:
                     try:
                         # One entry that cannot be looked at must not cost the others.
-                        if (found := _listed(entry)) is not None:
+                        if (found := _list(entry)) is not None:
                             listing.append(found)
                     except OSError as error:
                         errors.append(f"cannot look at '{entry.path}': {_reason(error)}")
@@ -144,7 +144,7 @@ def perform(plan: Plan[ResultT]) -> ResultT:
     return drive(plan, lambda: cast("Any", LocalFiles()))
 
 
-def _listed(entry: "os.DirEntry[str]") -> dict[str, Any] | None:
+def _list(entry: "os.DirEntry[str]") -> dict[str, Any] | None:
     """Return a file or directory as backends list it; None for what is neither, unless it is named `SKILL.md`."""
     if entry.is_dir():
         return {"path": entry.path, "is_dir": True}

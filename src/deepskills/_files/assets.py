@@ -316,7 +316,7 @@ async def read_asset_bytes(
     """
     # First the text alone: what is refused by it must not reach the backend at all.
     relative = check_relative(relative_path, directories)
-    path, _real = await _found_at(skill, relative, directories, closed)
+    path, _real = await _find_at(skill, relative, directories, closed)
     reply = await Attempt(ReadFiles((path,)))
     file = only_file(path, reply)
     if file.unfit is not None:
@@ -378,7 +378,7 @@ async def find_script(
 
 
 async def _script_at(skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]) -> str:
-    path, real = await _found_at(skill, relative, directories, closed)
+    path, real = await _find_at(skill, relative, directories, closed)
     reply = await Attempt(ListDirectory(parent(path)))
     names = {entry.name for entry in _entries(skill, reply) if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
@@ -386,7 +386,7 @@ async def _script_at(skill: SkillMetadata, relative: str, directories: AssetDire
     return real or path
 
 
-async def _found_at(
+async def _find_at(
     skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
 ) -> tuple[str, str | None]:
     """Return a file's path as the backend names it, and where it really lies if the backend is local."""

@@ -152,7 +152,7 @@ async def read_manifest(entry: SkillEntry) -> SkillManifest:
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    found = await _walked(entry)
+    found = await _walk_files(entry)
     files: dict[str, FileDigest] = {}
     texts: list[str] = []
 
@@ -174,13 +174,13 @@ async def read_contents(entry: SkillEntry) -> Contents:
     Raises:
         SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
     """
-    found = await _walked(entry)
+    found = await _walk_files(entry)
     contents = Contents({}, found.links)
     await _read_all(entry, found, contents.files.__setitem__, MAX_COPIED_BYTES)
     return contents
 
 
-async def _walked(entry: SkillEntry) -> "_Found":
+async def _walk_files(entry: SkillEntry) -> "_Found":
     """Return the paths of a skill's files."""
     found = _Found(entry)
     walked = await walk([("files", found.directory)], found, levels=MAX_DEPTH, resolve_links=True)

@@ -58,14 +58,14 @@ def check_relative(path: str, directories: AssetDirectories = STANDARD_DIRECTORI
     Raises:
         SkillPathError: If it is refused; the message says why.
     """
-    tidy = normalised(path)
+    tidy = normalise_path(path)
     reason = refusal(tidy, directories)
     if reason is not None:
         raise SkillPathError(f"The path {quoted(path)} is refused: {reason}. {_advice(directories)}")
     return tidy
 
 
-def normalised(path: str) -> str:
+def normalise_path(path: str) -> str:
     """Return `path` without steps that lead nowhere: `./` and doubled slashes; absolute paths and addresses stay."""
     # Those are refused later, with the reason; tidied up they might pass.
     if path.startswith("/") or "://" in path or ("./" not in path and "//" not in path):
@@ -92,7 +92,7 @@ def path_of_call(path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def folded_path(path: str) -> str:
+def fold_path(path: str) -> str:
     """Return a path as file systems that ignore case and Unicode form compare it."""
     return path.casefold() if path.isascii() else unicodedata.normalize("NFKC", path).casefold()
 
@@ -104,12 +104,12 @@ def is_hidden(name: str) -> bool:
 
 def is_closed(relative: str, closed: Sequence[str]) -> bool:
     """Whether a path lies in a directory that is closed, in any spelling."""
-    return bool(closed) and any(folded_path(relative).startswith(f"{folded_path(name)}/") for name in closed)
+    return bool(closed) and any(fold_path(relative).startswith(f"{fold_path(name)}/") for name in closed)
 
 
 def refusal(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) -> str | None:
     """Return why a normalised path is refused; `None` if it is not."""
-    return malformed(path) or _misplaced(path.split("/"), directories)
+    return malformed(path) or _explain_misplaced(path.split("/"), directories)
 
 
 def malformed(path: str) -> str | None:
@@ -133,7 +133,7 @@ def malformed(path: str) -> str | None:
     return next((reason for refused, reason in checks if refused), None)
 
 
-def _misplaced(parts: Sequence[str], directories: AssetDirectories) -> str | None:
+def _explain_misplaced(parts: Sequence[str], directories: AssetDirectories) -> str | None:
     """Return why a well-formed path does not lie where files may be read; `None` if it does."""
     if any(is_hidden(part) for part in parts):
         return "it is hidden"
@@ -175,7 +175,7 @@ def is_allowed(path: str, directories: AssetDirectories = STANDARD_DIRECTORIES) 
 
 def script_to_relative(script_name: str) -> str:
     """Return a script's path below its skill; a leading `scripts/` is fine, and an absolute path stays one."""
-    tidy = normalised(script_name)
+    tidy = normalise_path(script_name)
     return tidy if tidy.startswith(("scripts/", "/")) else f"scripts/{tidy}"
 
 
@@ -204,7 +204,7 @@ def named_paths(text: str) -> list[str]:
     scanned = _OWN_DIRECTORY.sub("", text[:MAX_SCANNED])
     found: dict[str, None] = {}
     for candidate in _candidates(scanned):
-        path = normalised(candidate)
+        path = normalise_path(candidate)
         if "/" in path and path not in found and is_allowed(path, "all"):
             found[path] = None
             if len(found) == MAX_NAMED:

@@ -235,7 +235,7 @@ class Project:
             # Somebody's edits must not vanish by an `install`.
             if edited and not replace_drifted:
                 raise IncompleteError(
-                    [f"{name} differs from the lock: {_listed(found)}." for name, found in edited.items()]
+                    [f"{name} differs from the lock: {_list(found)}." for name, found in edited.items()]
                     + ["Run `deepskills verify --fix` to put it back."]
                 )
             unlisted = find_unlisted(self.directory, lock, self.lock_path) if frozen else []
@@ -346,7 +346,7 @@ def _same_place(old: LockedSkill, new: LockedSkill) -> bool:
     return (old.source, old.ref, old.path) == (new.source, new.ref, new.path)
 
 
-def _listed(drift: Sequence[Drift]) -> str:
+def _list(drift: Sequence[Drift]) -> str:
     words = [f"{item.path or 'the skill'} ({item.kind})" for item in drift[:10]]
     return ", ".join(words) + (f" and {len(drift) - 10} more" if len(drift) > 10 else "")  # noqa: PLR2004 - shown
 

@@ -373,7 +373,7 @@ class _TarStream:
         is_file = kind == "file"
         if size < 0:
             raise tarfile.ReadError("a member has a negative size")
-        self._member_left = _padded(size) if is_file else 0
+        self._member_left = _pad(size) if is_file else 0
         return _Member(
             fields.get("path", info.name),
             kind,
@@ -400,7 +400,7 @@ class _TarStream:
     def _extension(self, info: tarfile.TarInfo) -> bytes:
         if info.size > MAX_HEADER_BYTES:
             raise SourceError(f"The archive has a header of {info.size:,} bytes. It was not unpacked.")
-        return self._read(_padded(info.size))[: info.size]
+        return self._read(_pad(info.size))[: info.size]
 
     def _skip(self) -> None:
         while self._member_left > 0:
@@ -416,7 +416,7 @@ class _TarStream:
         return content
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 

@@ -106,7 +106,7 @@ def routed(backend: object, path: str) -> tuple[object, str]:
     return routed(backend.default, path)
 
 
-def routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
+def find_routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
     """Return the backends that really serve `paths`, behind however many that only route."""
     if not is_composite(backend):
         return [backend]
@@ -170,7 +170,9 @@ def _is_filesystem(backend: object) -> "TypeGuard[FilesystemBackend]":
 
 def is_local(backend: object, paths: Iterable[str]) -> bool:
     """Whether any of `paths` lies on a local file system."""
-    return any(_is_filesystem(part) or isinstance(part, PathsOfThisMachine) for part in routed_parts(backend, paths))
+    return any(
+        _is_filesystem(part) or isinstance(part, PathsOfThisMachine) for part in find_routed_parts(backend, paths)
+    )
 
 
 def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
@@ -185,10 +187,10 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
 
 def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
     """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
-    return {path: Nature(stat.S_ISREG(seen.st_mode), seen.st_size) for path, seen in _seen(backend, paths)}
+    return {path: Nature(stat.S_ISREG(seen.st_mode), seen.st_size) for path, seen in _see(backend, paths)}
 
 
-def _seen(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+def _see(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
     local_path = partial(_path_below, backend) if _is_filesystem(backend) else partial(_local_path, backend)
     for path in paths:
         local = local_path(path)
@@ -204,7 +206,7 @@ def _seen(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_
 def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[str, File]:
     """Return the files that must not be opened: FIFOs, sockets and devices, which may hang, and what is too large."""
     found: dict[str, File] = {}
-    for path, seen in _seen(backend, paths):
+    for path, seen in _see(backend, paths):
         if stat.S_ISREG(seen.st_mode):
             if seen.st_size > max_bytes:
                 found[path] = too_large(path, seen.st_size, max_bytes)
@@ -316,7 +318,7 @@ def to_files(call: ReadFiles, answer: Any) -> Files | Failed:  # noqa: ANN401 - 
     """
     if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")
-    return Files(tuple(_file(path, item) for path, item in _matched(call.paths, answer)))
+    return Files(tuple(_file(path, item) for path, item in _match(call.paths, answer)))
 
 
 def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN401 - whatever a backend answered
@@ -324,14 +326,14 @@ def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN4
     if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")
     errors: dict[str, str] = {}
-    for path, item in _matched([path for path, _content in call.files], answer):
+    for path, item in _match([path for path, _content in call.files], answer):
         error = getattr(item, "error", None) if hasattr(item, "error") else _NO_ANSWER
         if error:
             errors[path] = str(error)
     return Written(errors)
 
 
-def _matched(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
+def _match(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
     # The usual answer: each file in its place.
     if [getattr(item, "path", None) for item in answer] == [*paths]:
         return zip(paths, answer, strict=True)
@@ -361,7 +363,7 @@ def _is_sequence(answer: object) -> bool:
 
 def only_async(backend: object, paths: Iterable[str], method: str) -> str | None:
     """Return why a sync method cannot be called: the backend, or a part of it, has only the async one."""
-    for part in routed_parts(backend, paths):
+    for part in find_routed_parts(backend, paths):
         if not has_own(part, method) and has_own(part, f"a{method}"):
             return (
                 f"the backend {type(part).__name__} has no `{method}`, only `a{method}`: "

@@ -43,6 +43,7 @@ from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
     describe,
+    find_routed_parts,
     has_own,
     is_local,
     is_natively_async,
@@ -52,7 +53,6 @@ from deepskills._io.backends import (
     passes_through,
     providers_of,
     real_paths,
-    routed_parts,
     shell_of,
     shell_paths,
     to_files,
@@ -265,7 +265,7 @@ def _perform(calls: Sequence[AnyCall], backend: Backend, seconds: float | None) 
         started = time.monotonic()
         futures = [in_thread(attempt, calls[place], backend) for place in wave]
         for place, future in zip(wave, futures, strict=True):
-            done, _late = wait_for_futures([future], _left(limits[place], started))
+            done, _late = wait_for_futures([future], _leave(limits[place], started))
             replies[place] = future.result() if done else late_reply(limits[place])
     return replies
 
@@ -303,7 +303,7 @@ async def _awave(
     try:
         for place, task in zip(wave, tasks, strict=True):
             # Not `wait_for`: on Python 3.11 that can swallow a cancellation which comes as the call ends.
-            await asyncio.wait([task], timeout=_left(limits[place], started))
+            await asyncio.wait([task], timeout=_leave(limits[place], started))
     except asyncio.CancelledError:
         # A file that arrives after the clean-up would stay forever, so such calls get a moment to end.
         settling = [task for place, task in zip(wave, tasks, strict=True) if getattr(calls[place], "settles", False)]
@@ -338,7 +338,7 @@ def _waves_worth_waiting_for(
             yield wave
 
 
-def _left(limit: float | None, started: float) -> float | None:
+def _leave(limit: float | None, started: float) -> float | None:
     return None if limit is None else max(0.0, started + limit - time.monotonic())
 
 
@@ -461,7 +461,7 @@ def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     elif limit is None:
         return True
     else:
-        parts = routed_parts(backend, _paths(call))
+        parts = find_routed_parts(backend, _paths(call))
     # A backend that has the async method alone leaves no choice.
     if any(has_own(part, native) and not has_own(part, plain) for part in parts):
         return True
@@ -497,7 +497,7 @@ def _read(call: ReadFiles, backend: Backend) -> Reply:
     unfit = unfit_files(backend, call.paths, call.max_bytes)
     wanted = _without(call, unfit)
     files = to_files(wanted, backend.download_files(list(wanted.paths))) if wanted.paths else Files(())
-    return _joined(call, unfit, files)
+    return _join(call, unfit, files)
 
 
 def _execute(call: Execute, backend: Backend) -> Reply:
@@ -520,7 +520,7 @@ def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
 def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
     """Return what a function gave, waiting for it if that was a coroutine; the bridge's loop performs it."""
     # Not in this thread, which may have a loop that is running.
-    return bridge.run_anywhere(lambda: _waited(value)) if inspect.isawaitable(value) else value
+    return bridge.run_anywhere(lambda: _wait_for_value(value)) if inspect.isawaitable(value) else value
 
 
 def _called(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
@@ -528,17 +528,17 @@ def _called(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it retur
     try:
         return call.function(*call.arguments, **call.options)
     except SystemExit as error:
-        raise _exited(error) from error
+        raise _wrap_exit(error) from error
 
 
-async def _waited(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
+async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
     try:
         return await value
     except SystemExit as error:
-        raise _exited(error) from error
+        raise _wrap_exit(error) from error
 
 
-def _exited(error: SystemExit) -> RuntimeError:
+def _wrap_exit(error: SystemExit) -> RuntimeError:
     return RuntimeError(f"it called exit({error.code!r})")
 
 
@@ -572,10 +572,10 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
 async def _alist(call: ListDirectory, backend: Backend) -> Reply:
     answer = await backend.als(call.path)
     entries = getattr(answer, "entries", answer)
-    return await _converted(lambda: listing(answer), len(entries) if isinstance(entries, Sequence) else 0)
+    return await _convert(lambda: listing(answer), len(entries) if isinstance(entries, Sequence) else 0)
 
 
-async def _converted(convert: Callable[[], Reply], size: int) -> Reply:
+async def _convert(convert: Callable[[], Reply], size: int) -> Reply:
     """Return an answer as a reply; thousands of items are converted in a thread."""
     return convert() if size < LARGE_ANSWER else await asyncio.wrap_future(in_working_thread(convert))
 
@@ -594,7 +594,7 @@ async def _aread(call: ReadFiles, backend: Backend) -> Reply:
         unfit = await asyncio.wrap_future(in_thread(unfit_files, backend, call.paths, call.max_bytes))
     wanted = _without(call, unfit)
     answer = await backend.adownload_files(list(wanted.paths)) if wanted.paths else ()
-    return await _converted(lambda: _joined(call, unfit, to_files(wanted, answer)), len(call.paths))
+    return await _convert(lambda: _join(call, unfit, to_files(wanted, answer)), len(call.paths))
 
 
 async def _afind_providers(call: FindProviders, backend: Backend) -> Reply:
@@ -611,9 +611,9 @@ async def _aexecute(call: Execute, backend: Backend) -> Reply:
 async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
     function = call.function
     if call.twin is not None:
-        return await _waited(call.twin(*call.arguments, **call.options))
+        return await _wait_for_value(call.twin(*call.arguments, **call.options))
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await _waited(_called(call))
+        return await _wait_for_value(_called(call))
     try:
         value = await asyncio.wrap_future(in_thread(_called, call))
     except RuntimeError as error:
@@ -621,7 +621,7 @@ async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
             raise
         # It asks for the running event loop, as the constructors of async clients do, so it has to run on it.
         value = _called(call)
-    return await _waited(value) if inspect.isawaitable(value) else value
+    return await _wait_for_value(value) if inspect.isawaitable(value) else value
 
 
 async def _aask(call: Ask[Any], _backend: Backend) -> Reply:
@@ -692,7 +692,7 @@ def _without(call: ReadFiles, unfit: dict[str, File]) -> ReadFiles:
     return ReadFiles(tuple(path for path in call.paths if path not in unfit), call.max_bytes) if unfit else call
 
 
-def _joined(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
+def _join(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
     """Return the files of a batch in the order of the request, those that were not opened among them."""
     if not unfit or not isinstance(reply, Files):
         return reply

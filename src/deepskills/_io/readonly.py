@@ -107,11 +107,11 @@ class ReadOnlyFiles(ReadOnlyBackend):
 
     def ls(self, path: str) -> LsResult:
         """List what lies directly in a directory."""
-        return _listed(path, lambda root: self.find_files(root, "list"))
+        return _list(path, lambda root: self.find_files(root, "list"))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return the content of each file, or the reason why there is none."""
-        return _downloaded(paths, self.read_contents(_keys(paths)))
+        return _download(paths, self.read_contents(_keys(paths)))
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Return the lines of a text file, or a whole binary file in base64."""
@@ -119,16 +119,16 @@ class ReadOnlyFiles(ReadOnlyBackend):
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, relative to `path`."""
-        return _matched(pattern, path, lambda root: self.find_files(root, "match"))
+        return _match(pattern, path, lambda root: self.find_files(root, "match"))
 
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search text files for a literal text."""
-        chosen = _chosen(glob, path, lambda root: self.find_files(root, "search"))
+        chosen = _choose(glob, path, lambda root: self.find_files(root, "search"))
         if isinstance(chosen, GrepResult):
             return chosen
-        return _searched(pattern, chosen, self.read_contents(chosen), max_count, passes_over=self.passes_over)
+        return _search(pattern, chosen, self.read_contents(chosen), max_count, passes_over=self.passes_over)
 
 
 class AsyncReadOnlyFiles(ReadOnlyFiles):
@@ -153,11 +153,11 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
     async def als(self, path: str) -> LsResult:
         """List what lies directly in a directory."""
         found = await self._found(path, "list")
-        return _listed(path, lambda _root: _given(found))
+        return _list(path, lambda _root: _give(found))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return the content of each file, or the reason why there is none."""
-        return _downloaded(paths, await self.aread_contents(_keys(paths)))
+        return _download(paths, await self.aread_contents(_keys(paths)))
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Return the lines of a text file, or a whole binary file in base64."""
@@ -166,17 +166,17 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, relative to `path`."""
         found = await self._found(path or "/", "match")
-        return _matched(pattern, path, lambda _root: _given(found))
+        return _match(pattern, path, lambda _root: _give(found))
 
     async def agrep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search text files for a literal text."""
         found = await self._found(path or "/", "search")
-        chosen = _chosen(glob, path, lambda _root: _given(found))
+        chosen = _choose(glob, path, lambda _root: _give(found))
         if isinstance(chosen, GrepResult):
             return chosen
-        return _searched(pattern, chosen, await self.aread_contents(chosen), max_count, passes_over=self.passes_over)
+        return _search(pattern, chosen, await self.aread_contents(chosen), max_count, passes_over=self.passes_over)
 
     async def _found(self, path: str, purpose: Purpose) -> FilesFound | SkillsError:
         root = key_of(path)
@@ -186,7 +186,7 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
             return error
 
 
-def _given(found: FilesFound | SkillsError) -> FilesFound:
+def _give(found: FilesFound | SkillsError) -> FilesFound:
     if isinstance(found, SkillsError):
         raise found
     return found
@@ -206,7 +206,7 @@ def _keys(paths: Sequence[str]) -> list[str]:
     return [key_of(path) or "" for path in paths]
 
 
-def _listed(path: str, find: Callable[[str], FilesFound]) -> LsResult:
+def _list(path: str, find: Callable[[str], FilesFound]) -> LsResult:
     root = key_of(path)
     if root is None:
         return LsResult(error=f"Path '{path}': invalid_path")
@@ -234,7 +234,7 @@ def _info(path: str, size: int | None) -> FileInfo:
     return FileInfo(path=path, is_dir=False) if size is None else FileInfo(path=path, is_dir=False, size=size)
 
 
-def _downloaded(paths: Sequence[str], contents: Sequence[Content]) -> list[FileDownloadResponse]:
+def _download(paths: Sequence[str], contents: Sequence[Content]) -> list[FileDownloadResponse]:
     return [
         FileDownloadResponse(path=path, error="invalid_path")
         if key_of(path) is None
@@ -254,7 +254,7 @@ def _read(path: str, contents: Sequence[Content], offset: int, limit: int) -> Re
     return ReadResult(file_data=data) if data["encoding"] == "base64" else slice_read_response(data, offset, limit)
 
 
-def _matched(pattern: str, path: str | None, find: Callable[[str], FilesFound]) -> GlobResult:
+def _match(pattern: str, path: str | None, find: Callable[[str], FilesFound]) -> GlobResult:
     try:
         is_match = compile_grep_include_glob(pattern)
         root = key_of(path or "/")
@@ -267,7 +267,7 @@ def _matched(pattern: str, path: str | None, find: Callable[[str], FilesFound]) 
     )
 
 
-def _chosen(glob: str | None, path: str | None, find: Callable[[str], FilesFound]) -> list[str] | GrepResult:
+def _choose(glob: str | None, path: str | None, find: Callable[[str], FilesFound]) -> list[str] | GrepResult:
     """Return the files that a search reads, or why there is none."""
     try:
         is_match = compile_grep_include_glob(glob) if glob else None
@@ -284,7 +284,7 @@ def _chosen(glob: str | None, path: str | None, find: Callable[[str], FilesFound
     return chosen
 
 
-def _searched(
+def _search(
     pattern: str, paths: Sequence[str], contents: Sequence[Content], max_count: int | None, *, passes_over: bool
 ) -> GrepResult:
     files: dict[str, FileData] = {}

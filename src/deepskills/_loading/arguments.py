@@ -166,7 +166,7 @@ class _Filling:
             value = self._variables[variable]
             if variable == "CLAUDE_SESSION_ID":
                 return value, candidate.end(), False
-            return (*self._written_out(value, candidate.end()), False)
+            return (*self._write_out(value, candidate.end()), False)
         # Names go first: an author who calls an argument `1st` means that one and not the first.
         begin = candidate.start() + 1
         name = self._name_at(begin)
@@ -174,7 +174,7 @@ class _Filling:
             return self._value(self._names[name]) or "", begin + len(name), True
         return self._positional(candidate) if self.arguments else None, candidate.end(), True
 
-    def _written_out(self, directory: str, end: int) -> tuple[str, int]:
+    def _write_out(self, directory: str, end: int) -> tuple[str, int]:
         """Return a directory with the steps up behind it worked out, and where they end: file tools refuse `..`."""
         behind = _PATH_BEHIND.match(self._text, end)
         steps = behind[0].split("/") if behind else []

@@ -1,7 +1,7 @@
 """Decides on loads and unloads: what they cost, and whether there is room.
 
-First the counting: `Budgets` are the limits, `Standing` is what is loaded under them. Tokens are estimated without a
-tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate looks at
+First the counting: `Budgets` are the limits, `LoadedSkills` is what is loaded under them. Tokens are estimated without
+a tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate looks at
 what tokenizers split texts by: words, numbers, punctuation, gaps and scripts.
 
 Then the deciding: an outcome is a value, and `decide_load` is the budget rule. `_prompt/messages.py` words outcomes for
@@ -154,7 +154,7 @@ NO_LIMIT = Budgets(skills=1_000_000, tokens=None)
 
 
 @dataclass(frozen=True)
-class Standing:
+class LoadedSkills:
     """What is loaded: names in load order, and each load's record."""
 
     loaded: tuple[str, ...] = ()
@@ -182,17 +182,17 @@ class Standing:
         record = self.records.get(name)
         return record["tokens"] if record else 0
 
-    def with_load(self, name: str, record: LoadRecord) -> "Standing":
+    def with_load(self, name: str, record: LoadRecord) -> "LoadedSkills":
         """Return the standing after a load."""
         # A newer text of a loaded skill keeps its place in load order.
         loaded = self.loaded if name in self.loaded else (*self.loaded, name)
-        return Standing(loaded, {**self.records, name: record}, self.lingering)
+        return LoadedSkills(loaded, {**self.records, name: record}, self.lingering)
 
-    def without(self, names: Iterable[str]) -> "Standing":
+    def without(self, names: Iterable[str]) -> "LoadedSkills":
         """Return the standing after unloads."""
         gone = set(names)
         records = {key: record for key, record in self.records.items() if key not in gone}
-        return Standing(tuple(name for name in self.loaded if name not in gone), records, self.lingering)
+        return LoadedSkills(tuple(name for name in self.loaded if name not in gone), records, self.lingering)
 
     def is_crowded(self, budgets: Budgets) -> bool:
         """Whether there is no room beside what is loaded for the texts of unloaded skills."""
@@ -233,7 +233,7 @@ class Loaded:
     """The skill's text goes into the conversation."""
 
     prepared: Prepared
-    standing: Standing
+    standing: LoadedSkills
     updated: bool = False
     """Whether it was loaded before, with an older text."""
 
@@ -276,7 +276,7 @@ class Unloaded:
     """The skill's room is free again."""
 
     name: str
-    standing: Standing
+    standing: LoadedSkills
     record: LoadRecord | None = field(default=None, compare=False)
     """The record of its load, if it is a real one."""
 
@@ -293,7 +293,7 @@ class NotLoaded:
     """Nothing to unload."""
 
     asked: str
-    standing: Standing
+    standing: LoadedSkills
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class OverBudget:
 
     entry: SkillEntry
     needed: int
-    standing: Standing
+    standing: LoadedSkills
     limit: Literal["skills", "tokens"]
     along: tuple[str, ...] = ()
     """Skills that it requires and that would have been loaded with it; `needed` is the cost of all."""
@@ -340,7 +340,7 @@ Outcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdra
 # Deciding.
 
 
-def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Outcome:
+def decide_load(prepared: Prepared, standing: LoadedSkills, budgets: Budgets) -> Outcome:
     """Decide on one load, given what is loaded when it is its turn."""
     name = prepared.name
     is_loaded = name in standing.loaded
@@ -367,7 +367,7 @@ def decide_load(prepared: Prepared, standing: Standing, budgets: Budgets) -> Out
 
 
 def decide_together(
-    prepared: Prepared, required: Sequence[Prepared], standing: Standing, budgets: Budgets
+    prepared: Prepared, required: Sequence[Prepared], standing: LoadedSkills, budgets: Budgets
 ) -> tuple[Outcome, list[Loaded]]:
     """Decide on a load with what it requires, all or none: its outcome, and the loads that come before it."""
     loads: list[Loaded] = []
@@ -388,7 +388,7 @@ def decide_together(
 
 
 def _over_together(
-    prepared: Prepared, required: Sequence[Prepared], standing: Standing, outcome: OverBudget
+    prepared: Prepared, required: Sequence[Prepared], standing: LoadedSkills, outcome: OverBudget
 ) -> OverBudget:
     along = [ready for ready in required if ready.name not in standing.loaded]
     if not along:
@@ -419,7 +419,7 @@ def record_of(prepared: Prepared) -> LoadRecord:
     return record
 
 
-def decide_unload(asked: str, standing: Standing) -> Unloaded | NotLoaded:
+def decide_unload(asked: str, standing: LoadedSkills) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
     # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded, and so can one
     # whose text was lost, because its limits hold until then.

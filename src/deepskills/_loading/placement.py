@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from deepskills._loading.budget import Standing
+from deepskills._loading.budget import LoadedSkills
 
 Reason: TypeAlias = Literal["unloaded", "superseded", "no_room", "undone", "withheld"]
 """Why a carrier shows a notice in the place of its text."""
@@ -65,7 +65,7 @@ class Decisions:
 
 
 def decide(
-    carriers: Sequence[Carrier], standing: Standing, max_tokens: int | None, free: int | None = None
+    carriers: Sequence[Carrier], standing: LoadedSkills, max_tokens: int | None, free: int | None = None
 ) -> Decisions:
     """Decide what becomes of each carrier and what is put back, the newest first as far as there is room.
 
@@ -99,12 +99,12 @@ def decide(
     return decisions
 
 
-def _message(standing: Standing, name: str) -> str:
+def _message(standing: LoadedSkills, name: str) -> str:
     record = standing.records.get(name)
     return record.get("message", "") if record else ""
 
 
-def _room(standing: Standing, lost: set[str], max_tokens: int | None) -> int | None:
+def _room(standing: LoadedSkills, lost: set[str], max_tokens: int | None) -> int | None:
     if max_tokens is None:
         return None
     return max_tokens - sum(standing.size(name) for name in standing.loaded if name not in lost)

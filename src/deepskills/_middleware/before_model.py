@@ -15,12 +15,12 @@ from langchain_core.messages import ToolMessage
 from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading import budget as outcomes
-from deepskills._loading.budget import Standing
+from deepskills._loading.budget import LoadedSkills
 from deepskills._middleware.commands import user_loads
-from deepskills._middleware.loading import Settled, Wish, load, take_away
+from deepskills._middleware.loading import LoadRequest, LoadResult, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
-from deepskills._middleware.run import Run, Shelf, is_of
+from deepskills._middleware.run import Run, VisibleCatalog, is_of
 from deepskills._middleware.state import (
     UNDONE,
     applied,
@@ -35,8 +35,8 @@ from deepskills._middleware.state import (
 from deepskills._middleware.touched import bring_in_touched
 from deepskills._middleware.traces import observe_turn
 from deepskills._middleware.turn import loads_to_undo
-from deepskills._middleware.visibility import shelf_of
-from deepskills._prompt.messages import changed_notice
+from deepskills._middleware.visibility import find_view
+from deepskills._prompt.messages import word_changed_notice
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import LoadRecord
 
@@ -45,8 +45,8 @@ logger = logging.getLogger("deepskills")
 
 async def before_model_call(run: Run) -> dict[str, Any] | None:
     """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged(forgotten(run.thread), observe_turn(run), (await _restored(run)), _undone(run))
-    update = merged(update, (await user_loads(run)), (await _caught_up(run)))
+    update = merged(forgotten(run.thread), observe_turn(run), (await _restore(run)), _undo_loads(run))
+    update = merged(update, (await user_loads(run)), (await _reload_changed(run)))
     update = merged(update, (await bring_in_touched(run)))
     # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
@@ -63,7 +63,7 @@ async def before_model_call(run: Run) -> dict[str, Any] | None:
     return merged(update, run.collected) or None
 
 
-async def started_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
+async def start_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
     """Start a run in a graph of one's own, which may have no node for `before_model`.
 
     What the user asked for by a pin or a slash command, and what extensions asked for at the start, is loaded right
@@ -76,7 +76,7 @@ async def started_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
     return merged(update, more) or None
 
 
-async def _restored(run: Run) -> dict[str, Any]:
+async def _restore(run: Run) -> dict[str, Any]:
     """Return texts that were evicted in the turn of their load to their messages, so that every guard sees them.
 
     Hooks that run before this one have seen only the stub. If there are any, the step starts over.
@@ -124,7 +124,7 @@ async def _texts_of(names: Sequence[str], run: Run) -> dict[str, tuple[str, Load
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
 
 
-async def _caught_up(run: Run) -> dict[str, Any]:
+async def _reload_changed(run: Run) -> dict[str, Any]:
     """Load what changed on the backend while it was loaded, and what state calls loaded without a load of ours.
 
     Both pass the same checks as a call by the model: visibility, extensions and budgets. What is refused is unloaded,
@@ -133,38 +133,38 @@ async def _caught_up(run: Run) -> dict[str, Any]:
     thread = run.thread
     if not thread.standing.loaded and not thread.unbacked:
         return {}
-    catalog = await run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
-    edited = _edited(thread.standing, catalog)
+    catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
+    edited = _find_edited(thread.standing, catalog)
     if not edited and not thread.unbacked:
         return {}
-    shelf = await shelf_of(run)
-    wishes, refused = _reloads(edited, shelf, run)
+    view = await find_view(run)
+    wishes, refused = _reloads(edited, view, run)
     unknown = []
-    found = run.look.found
+    found = run.scan.found
     is_unsure = found is not None and bool(found.unsure)
     for name in thread.unbacked:
         # Nobody could tell whether it may be seen, or whether it is there: the next step tries again.
-        if name in shelf.unjudged or (is_unsure and name not in shelf.catalog.by_name):
+        if name in view.unjudged or (is_unsure and name not in view.catalog.by_name):
             continue
         # Judged as if the model had asked: a name that an application wrote grants no more than that.
-        known = shelf.find_visible(name)
+        known = view.find_visible(name)
         # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:
-            wishes.append(Wish(known, "", "system"))
+            wishes.append(LoadRequest(known, "", "system"))
         else:
             unknown.append(name)
     update = merged(*(_not_ours(run, name, "no skill of that name is visible") for name in unknown))
     settled = await load(wishes, run)
     for name, done in settled.items():
-        change = _claimed(name, done, run) if name in thread.unbacked else _reloaded(edited[name], done, run)
+        change = _claim(name, done, run) if name in thread.unbacked else _reload(edited[name], done, run)
         if change is None:
             refused.append(name)
         else:
             update = merged(update, change)
-    return merged(update, take_away(run, refused, changed_notice(refused)) if refused else {})
+    return merged(update, take_away(run, refused, word_changed_notice(refused)) if refused else {})
 
 
-def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
+def _find_edited(standing: LoadedSkills, catalog: Catalog) -> dict[str, SkillEntry]:
     """Return the loaded skills whose file differs from the one that the catalog had at the load."""
     found: dict[str, SkillEntry] = {}
     for name in standing.loaded:
@@ -178,15 +178,15 @@ def _edited(standing: Standing, catalog: Catalog) -> dict[str, SkillEntry]:
     return found
 
 
-def _reloads(edited: Mapping[str, SkillEntry], shelf: Shelf, run: Run) -> tuple[list[Wish], list[str]]:
+def _reloads(edited: Mapping[str, SkillEntry], view: VisibleCatalog, run: Run) -> tuple[list[LoadRequest], list[str]]:
     """Return the wishes for changed files, with the arguments of their loads, and the names that may not be loaded."""
     wishes, refused = [], []
     for name, entry in edited.items():
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if shelf.is_shown(entry) or _was_started_by_user(record, run):
-            wishes.append(Wish(entry, record.get("arguments", ""), "system"))
+        if view.is_shown(entry) or _was_started_by_user(record, run):
+            wishes.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
     return wishes, refused
@@ -198,7 +198,7 @@ def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
     return is_ours and record.get("trigger") in {"user", "pin"}
 
 
-def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | None:
+def _reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
     """Return what loading a changed file again changes in state; `None` if it was refused."""
     match done.outcome:
         case outcomes.AlreadyLoaded(name, unchecked):
@@ -214,7 +214,7 @@ def _reloaded(entry: SkillEntry, done: Settled, run: Run) -> dict[str, Any] | No
             return None
 
 
-def _claimed(name: str, done: Settled, run: Run) -> dict[str, Any]:
+def _claim(name: str, done: LoadResult, run: Run) -> dict[str, Any]:
     """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
@@ -231,7 +231,7 @@ def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
     return unload_update([name])
 
 
-def _undone(run: Run) -> dict[str, Any]:
+def _undo_loads(run: Run) -> dict[str, Any]:
     """Undo loads that relied on an unload which another middleware refused; the others no longer rely on any."""
     standing = run.thread.standing
     names = loads_to_undo(standing, run.budgets)

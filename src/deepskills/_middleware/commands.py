@@ -13,11 +13,11 @@ from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._middleware.events import SkillRefused
-from deepskills._middleware.loading import Wish, load
+from deepskills._middleware.loading import LoadRequest, load
 from deepskills._middleware.reporting import origin_of, tell
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, VisibleCatalog
 from deepskills._middleware.state import is_users_own, merged
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
@@ -47,17 +47,17 @@ async def user_loads(run: Run) -> dict[str, Any]:
     # Nothing asked for: no look at the sources.
     if not pins and not loads and not message:
         return {}
-    shelf = await shelf_of(run)
-    wishes = [*_pinned(pins, shelf, run), *_waiting(loads, shelf, run)]
+    view = await find_view(run)
+    wishes = [*_pin(pins, view, run), *_waiting(loads, view, run)]
     if message:
-        wishes += _commanded(message, shelf, run)
+        wishes += _find_commands(message, view, run)
     # Cleared whatever becomes of the wishes: a refusal is reported once and not tried before every model call.
     update: dict[str, Any] = {"skills_context": {"loads": dict.fromkeys(loads), "run": {"message": None}}}
     if pins:
         # The reducer of pins adds up, so only an overwrite empties the list.
         update["pinned_skills"] = Overwrite([])
     # One load per skill: what is asked for last counts, such as a slash command; no arguments never replace some.
-    by_name: dict[str, Wish] = {}
+    by_name: dict[str, LoadRequest] = {}
     for wish in wishes:
         if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
             by_name[wish.entry.name] = wish
@@ -65,7 +65,7 @@ async def user_loads(run: Run) -> dict[str, Any]:
     return merged(update, *(done.update for done in settled.values()))
 
 
-def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
+def _pin(pins: object, view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that are to be pinned; unknown names become problems."""
     unknown = []
     # Whatever a caller wrote: what is not a list asks for nothing.
@@ -76,12 +76,12 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
             run.problems.append(problem("pinned_skills", "pins-not-a-list", kind=kind, name=example))
             continue
         name, arguments = str(given.get("name")), given.get("arguments")
-        entry = shelf.find(name)
+        entry = view.find(name)
         if entry is None:
             unknown.append(name)
         else:
             given_arguments = str(arguments) if isinstance(arguments, str | int | float) else ""
-            yield Wish(entry, given_arguments, "pin", is_limited=False)
+            yield LoadRequest(entry, given_arguments, "pin", is_limited=False)
     unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in unknown))
     for name in unknown[:MAX_PIN_PROBLEMS]:
         run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
@@ -90,18 +90,18 @@ def _pinned(pins: object, shelf: Shelf, run: Run) -> Iterator[Wish]:
         run.problems.append(problem("pinned_skills", "pin-unknown", name=more))
 
 
-def _waiting(loads: Mapping[str, Any], shelf: Shelf, run: Run) -> Iterator[Wish]:
+def _waiting(loads: Mapping[str, Any], view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that extensions asked for; never one that only the user may start."""
     for name, waiting in loads.items():
-        entry = shelf.find_visible(name)
+        entry = view.find_visible(name)
         if entry is None:
             shown = name[:MAX_SHOWN_NAME_LENGTH]
             run.problems.append(problem(shown, "pin-unknown", name=quoted(shown)))
         else:
-            yield Wish(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
+            yield LoadRequest(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
 
 
-def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
+def _find_commands(message_id: str, view: VisibleCatalog, run: Run) -> list[LoadRequest]:
     """Return the skills that the user's newest message starts with slash commands."""
     message = next((known for known in run.thread.messages if known.id == message_id), None)
     # Another middleware may have replaced the message since the run began.
@@ -109,16 +109,16 @@ def _commanded(message_id: str, shelf: Shelf, run: Run) -> list[Wish]:
         return []
     rest = first_line(message)
     entries: list[SkillEntry] = []
-    while len(entries) < MAX_STACKED and (found := _command(rest, shelf)) is not None:
+    while len(entries) < MAX_STACKED and (found := _command(rest, view)) is not None:
         entry, rest = found
         entries.append(entry)
     # The next word may be a command whose skill is broken, and the user should know.
     if len(entries) < MAX_STACKED and (name := command_word(rest)):
-        _report_if_broken(name, shelf, run)
-    return [Wish(entry, rest, "user", is_limited=False) for entry in entries]
+        _report_if_broken(name, view, run)
+    return [LoadRequest(entry, rest, "user", is_limited=False) for entry in entries]
 
 
-def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
+def _command(line: str, view: VisibleCatalog) -> tuple[SkillEntry, str] | None:
     """Return the skill that a line starts with, and the rest of it; a name of several words counts if no shorter does.
 
     Only what is spelled as the name is a command, in any case: marks around it, which tools overlook, are text.
@@ -126,16 +126,16 @@ def _command(line: str, shelf: Shelf) -> tuple[SkillEntry, str] | None:
     word = _WORD.match(line)
     while word is not None and word.end() <= MAX_COMMAND_LENGTH:
         name = line[1 : word.end()]
-        entry = shelf.find(name)
+        entry = view.find(name)
         if entry is not None and name_key(entry.name) == name_key(name) and entry.is_user_invocable:
             return entry, line[word.end() :].strip()
         word = _NEXT_WORD.match(line, word.end())
     return None
 
 
-def _report_if_broken(name: str, shelf: Shelf, run: Run) -> None:
+def _report_if_broken(name: str, view: VisibleCatalog, run: Run) -> None:
     """Tell the user that a command names a skill whose file is broken."""
-    found = shelf.broken(name)
+    found = view.broken(name)
     if found is None:
         return
     run.problems.append(found.problem)

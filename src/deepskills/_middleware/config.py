@@ -28,7 +28,7 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
-from deepskills._catalog.discovery import Library, Looks, remembered_files
+from deepskills._catalog.discovery import ScanMemory, ScanSettings, make_file_memory
 from deepskills._catalog.lookup import SearchCache
 from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
@@ -163,16 +163,16 @@ class Memory:
         self._for_search = for_search
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
-        self.led = remembered_files()
+        self.led = make_file_memory()
         self.search = SearchCache()
         self.turn_readings = TurnReadings()
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
         """What frontmatter and a fixed rule hide, by the serial of a catalog."""
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)
-        self._invocations: WeakKeyDictionary[object, Looks] = WeakKeyDictionary()
+        self._invocations: WeakKeyDictionary[object, ScanMemory] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def looks_of(self, runtime: object) -> Looks | None:
+    def scans_of(self, runtime: object) -> ScanMemory | None:
         """Return what this invocation of a graph has seen; `None` outside of one.
 
         LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
@@ -183,9 +183,9 @@ class Memory:
             return None
         with self._lock:
             try:
-                return self._invocations.setdefault(writer, Looks())
+                return self._invocations.setdefault(writer, ScanMemory())
             except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
-                return Looks()
+                return ScanMemory()
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
@@ -341,13 +341,13 @@ class Settings:
         return is_function or any(overrides(extension, "visibility") for extension in self.extensions)
 
     @cached_property
-    def library(self) -> Library:
+    def library(self) -> ScanSettings:
         """How this middleware looks at sources."""
         memory = self.memory
         # A function may give each user another backend, so what one run learned of paths says nothing to the next.
         led = memory.led if self.fixed_backend is not None else None
         is_shared = not self.varies_by_user
-        return Library(
+        return ScanSettings(
             self.max_depth,
             memory.readings,
             memory.catalogs,
@@ -408,7 +408,7 @@ class Settings:
             if needs_loop(error):
                 raise
             raise SkillsError(f"the backend could not be made: {_explain(error)}") from error
-        if _closed_if_async(backend):
+        if _close_if_async(backend):
             raise SkillsError(f"the backend could not be made: {_IS_ASYNC} a backend")
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
@@ -420,14 +420,14 @@ class Settings:
             return self.sources, None
         make = self.sources
         found: tuple[list[Source], str | None] | Failed
-        found = await Attempt(CallFunction(lambda: _parsed_sources(make, runtime)))
+        found = await Attempt(CallFunction(lambda: _parse_sources(make, runtime)))
         return ([], found.reason) if isinstance(found, Failed) else found
 
 
-def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:
+def _parse_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source], str | None]:
     try:
         given = make(runtime)
-        if _closed_if_async(given):
+        if _close_if_async(given):
             return [], f"{_IS_ASYNC} a list of sources"
         return parse_sources(given), None
     except GraphBubbleUp:
@@ -441,7 +441,7 @@ def _parsed_sources(make: SourcesFactory, runtime: object) -> tuple[list[Source]
 _IS_ASYNC = "the function is async; pass a plain one (`def`) that returns"
 
 
-def _closed_if_async(value: object) -> bool:
+def _close_if_async(value: object) -> bool:
     """Whether a function gave a coroutine, which nobody awaits here; it is closed, so that Python does not warn."""
     if not inspect.iscoroutine(value):
         return False

@@ -22,7 +22,7 @@ from deepskills._middleware.reporting import tell
 from deepskills._middleware.request import problems_update
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import merged
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import give_hooks
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import harmless_body
@@ -60,7 +60,7 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
     """Ask the extensions whether a turn may end with an answer; return whether not, and the update that says so."""
     if answer is None:
         return False, {}
-    await shelf_of(run)
+    await find_view(run)
     wanted: dict[str, str] = {}
     for extension in run.settings.extensions:
         if overrides(extension, "before_end"):
@@ -90,7 +90,7 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
 
 async def open_checks(run: Run) -> list[OpenCheck]:
     """Return what a turn that ended now would leave open."""
-    await shelf_of(run)
+    await find_view(run)
     found: list[OpenCheck] = []
     for extension in run.settings.extensions:
         if overrides(extension, "open_checks"):
@@ -105,7 +105,7 @@ def newest_answer(run: Run) -> AIMessage | None:
     return newest if isinstance(newest, AIMessage) and not newest.tool_calls else None
 
 
-def _seen_answer(run: Run) -> AIMessage | None:
+def _see_answer(run: Run) -> AIMessage | None:
     """Return the model's newest answer, if it would end its turn and our `wrap_model_call` saw it."""
     answer = next((item for item in reversed(run.thread.given) if isinstance(item, AIMessage)), None)
     if answer is None or not answer.id or answer.id != run.thread.section("answer").get("id"):
@@ -116,12 +116,12 @@ def _seen_answer(run: Run) -> AIMessage | None:
 
 
 async def _end_turn(run: Run) -> dict[str, Any] | None:
-    goes_back, update = await ask_to_end(run, _seen_answer(run))
+    goes_back, update = await ask_to_end(run, _see_answer(run))
     return {**update, "jump_to": "model"} if goes_back else update or None
 
 
 async def _end_run(run: Run) -> dict[str, Any] | None:
-    await shelf_of(run)
+    await find_view(run)
     await at("at_end", run)
     return merged(run.collected, problems_update(run)) or None
 

@@ -18,10 +18,10 @@ from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
 from deepskills._middleware.extension import overrides
 from deepskills._middleware.request import section_input
-from deepskills._middleware.run import Run, Shelf, directory_name, memory_of, name_of
+from deepskills._middleware.run import Run, VisibleCatalog, directory_name, memory_of, name_of
 from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
 from deepskills._middleware.traces import MAX_TEXT, PARTIAL, calls_in, observe_turn, traces_in, uses_in
-from deepskills._middleware.visibility import fixed_rules, shelf_of
+from deepskills._middleware.visibility import find_view, fixed_rules
 from deepskills._prompt.section import Section
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, quoted
@@ -78,11 +78,11 @@ class SkillExplanation:
     """All eight by name, in order: found, visible, listed, suggested, loaded, present, used, checked."""
 
 
-def _passed(message: str) -> SkillStage:
+def _pass(message: str) -> SkillStage:
     return SkillStage(passed=True, message=message)
 
 
-def _stopped(code: str, message: str) -> SkillStage:
+def _stop(code: str, message: str) -> SkillStage:
     return SkillStage(passed=False, message=message, code=code)
 
 
@@ -104,16 +104,16 @@ async def explain_skills(
 ) -> list[SkillExplanation]:
     """Return for each skill how far it came, or for those of one name."""
     has_private = isinstance(run.state.get("skills_catalog"), Mapping)
-    shelf = await _shelf_of(run, has_runtime=has_runtime)
+    view = await _shelf_of(run, has_runtime=has_runtime)
     if not has_private:
-        return _without_private(run, shelf, name)
+        return _without_private(run, view, name)
     # What the calls of the newest turn did, which no hook may have looked at yet.
     state = applied(run.state, observe_turn(run))
     seen = Run(run.settings, state, run.runtime)
-    seen.shelf = shelf
+    seen.view = view
     facts = _Facts(seen, section)
     wanted = None if name is None else name_key(name)
-    entries = [entry for entry in shelf.catalog.entries if wanted is None or name_key(entry.name) == wanted]
+    entries = [entry for entry in view.catalog.entries if wanted is None or name_key(entry.name) == wanted]
     found = [_explain_entry(facts, entry) for entry in entries]
     lost = [each for each in _not_found(facts) if wanted is None or name_key(each.skill) == wanted]
     # The one that an agent uses comes first, then the files that it replaces.
@@ -122,24 +122,24 @@ async def explain_skills(
     return [*found, *lost]
 
 
-async def _shelf_of(run: Run, *, has_runtime: bool) -> Shelf:
+async def _shelf_of(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     """Return the skills of the thread and how visible they are, as its latest run saw them."""
     settings, thread = run.settings, run.thread
     if has_runtime or not (settings.varies_by_run or settings.has_judges):
-        return await shelf_of(run)
+        return await find_view(run)
     # Functions of the runtime cannot be asked for another run, so what they said in it counts.
     catalog: Catalog
     if settings.varies_by_run:
-        catalog = await run.look.claimed(thread.catalog, run.state.get("skills_metadata"))
+        catalog = await run.scan.claimed(thread.catalog, run.state.get("skills_metadata"))
     else:
-        catalog = await run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
+        catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
     kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
     if PARTIAL in kept and not settings.varies_by_run:
-        return await shelf_of(run)
+        return await find_view(run)
     hidden: dict[str, Any] = {**fixed_rules(catalog.entries, settings.visibility), **kept}
     hidden.pop(PARTIAL, None)
     judged = thread.section("hidden").items()
-    shelf = Shelf(
+    view = VisibleCatalog(
         catalog,
         {name: how for name, how in hidden.items() if how != "always" and name in catalog.by_name},
         lambda: run.thread.problems,
@@ -147,8 +147,8 @@ async def _shelf_of(run: Run, *, has_runtime: bool) -> Shelf:
         frozenset(name for name, how in hidden.items() if how == "always"),
         judges={name: trace["by"] for name, trace in judged if "by" in trace},
     )
-    run.shelf = shelf
-    return shelf
+    run.view = view
+    return view
 
 
 class _Facts:
@@ -157,8 +157,8 @@ class _Facts:
     def __init__(self, run: Run, section: Section | None) -> None:
         self.run = run
         self.thread = run.thread
-        self.shelf = run.known_shelf
-        known = {(found["path"], found["code"]): found for found in (*self.shelf.problems, *self.thread.problems)}
+        self.view = run.known_view
+        known = {(found["path"], found["code"]): found for found in (*self.view.problems, *self.thread.problems)}
         self.problems: list[SkillProblem] = list(known.values())
         self._by_path: dict[str, list[SkillProblem]] = {}
         for found in self.problems:
@@ -183,24 +183,24 @@ class _Facts:
 
 def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
     run, thread, name = facts.run, facts.thread, entry.name
-    found = _passed(f"Found at {entry.path}.")
+    found = _pass(f"Found at {entry.path}.")
     visible = _visible(facts, entry)
     trace = facts.traces.get(name_key(name))
     if name in thread.standing.loaded:
         record = thread.standing.records[name]
         by = _TRIGGERS.get(record.get("trigger", "model"), "")
-        loaded = _passed(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
+        loaded = _pass(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
         overtaken = _overtaken(facts, entry)
         present = _present(facts, name)
         stages = [found, _at_most(visible), *overtaken, loaded, present]
         if present.passed:
-            stages += [used := _used(facts, name)]
+            stages += [used := _use(facts, name)]
             if used.passed:
-                stages.append(_checked(run, name))
+                stages.append(_check(run, name))
         return _conclude(name, stages)
     if trace is not None and trace["event"] == "answered":
-        answered = _passed(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
-        rest = [_passed("The answer stands in place of the skill's text.")] * 3
+        answered = _pass(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
+        rest = [_pass("The answer stands in place of the skill's text.")] * 3
         return _conclude(name, [found, _at_most(visible), *_overtaken(facts, entry), answered, *rest])
     if not visible.passed:
         return _conclude(name, [found, visible])
@@ -208,7 +208,7 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
     # Whoever tried to load it knew of it: neither the list nor a note was in the way.
     if loaded.code != "not-loaded":
         return _conclude(name, [found, visible, *_overtaken(facts, entry), loaded])
-    listing, suggested = _listed(facts, entry), _suggested(facts, name)
+    listing, suggested = _list(facts, entry), _suggested(facts, name)
     if not listing.passed and suggested.passed and facts.notes and any(note.shows(name) for note in facts.notes):
         listing = _at_most(listing)
     return _conclude(name, [found, visible, listing, suggested, loaded])
@@ -216,11 +216,11 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
 
 def _at_most(stage: SkillStage) -> SkillStage:
     """Return a stage that a later one has overtaken."""
-    return stage if stage.passed else _passed(stage.message)
+    return stage if stage.passed else _pass(stage.message)
 
 
 def _overtaken(facts: _Facts, entry: SkillEntry) -> list[SkillStage]:
-    return [_at_most(_listed(facts, entry)), _at_most(_suggested(facts, entry.name))]
+    return [_at_most(_list(facts, entry)), _at_most(_suggested(facts, entry.name))]
 
 
 # Found.
@@ -228,7 +228,7 @@ def _overtaken(facts: _Facts, entry: SkillEntry) -> list[SkillStage]:
 
 def _not_found(facts: _Facts) -> Iterator[SkillExplanation]:
     """Yield the files that no skill could be made of, and those that another skill of their name replaces."""
-    by_path = {entry.path: entry.name for entry in facts.shelf.catalog.entries}
+    by_path = {entry.path: entry.name for entry in facts.view.catalog.entries}
     told: set[str] = set()
     for found in facts.problems:
         path, code = found["path"], found["code"]
@@ -239,14 +239,14 @@ def _not_found(facts: _Facts) -> Iterator[SkillExplanation]:
             name = directory_name(found)
         if name and path not in told:
             told.add(path)
-            yield _conclude(name, [_stopped(code, f"{path}: {found['message']}")])
+            yield _conclude(name, [_stop(code, f"{path}: {found['message']}")])
     for path, trace in facts.thread.section("shadowed").items():
         text = (
             f"{path}: another skill named {quoted(trace['name'])} in a later source is used instead: "
             f"{quoted(trace['winner'])}. Rename one if both are wanted."
         )
         if path not in told:
-            yield _conclude(trace["name"], [_stopped("skill-shadowed", text)])
+            yield _conclude(trace["name"], [_stop("skill-shadowed", text)])
 
 
 def _unknown(facts: _Facts, name: str) -> SkillExplanation:
@@ -260,83 +260,85 @@ def _unknown(facts: _Facts, name: str) -> SkillExplanation:
     for code in ("skill-file-misnamed", "skill-gone", "skill-not-in-store", "provided-invalid"):
         for found in facts.problems:
             if found["code"] == code and (names_it(found) or quoted(name) in found["message"]):
-                return _conclude(name, [_stopped(code, f"{found['path']}: {found['message']}")])
+                return _conclude(name, [_stop(code, f"{found['path']}: {found['message']}")])
     failed = [found for found in facts.problems if found["code"] in SOURCE_ERRORS]
-    closest = closest_names([entry.name for entry in facts.shelf.visible], name)
+    closest = closest_names([entry.name for entry in facts.view.visible], name)
     absent = [] if closest else [found for code in ABSENT_SOURCES for found in facts.problems if found["code"] == code]
     pins = [found for found in facts.problems if found["code"] == "pin-unknown" and found["path"] == name]
     for found in (*failed, *absent, *pins):
-        return _conclude(name, [_stopped(found["code"], f"{found['path']}: {found['message']}")])
+        return _conclude(name, [_stop(found["code"], f"{found['path']}: {found['message']}")])
     hint = f" Did you mean {listed(closest)}?" if closest else ""
     text = (
         f"No source has a skill named {quoted(name)}.{hint} Check the name in its file, that the file is called "
         "SKILL.md, and how deep it lies below its source (`max_depth`)."
     )
-    return _conclude(name, [_stopped("unknown", text)])
+    return _conclude(name, [_stop("unknown", text)])
 
 
-def _without_private(run: Run, shelf: Shelf, name: str | None) -> list[SkillExplanation]:
+def _without_private(run: Run, view: VisibleCatalog, name: str | None) -> list[SkillExplanation]:
     """Return what is known without the thread's private state: what is found and visible, and what to pass."""
-    facts_of_file = [found for found in shelf.problems if found["severity"] == "error"]
+    facts_of_file = [found for found in view.problems if found["severity"] == "error"]
     broken = {directory_name(found): found for found in facts_of_file if directory_name(found)}
     wanted = None if name is None else name_key(name)
     result: list[SkillExplanation] = []
-    for entry in shelf.catalog.entries:
+    for entry in view.catalog.entries:
         if wanted is None or name_key(entry.name) == wanted:
-            visible = _visibility_stage(run, shelf, entry, [])
-            stages = [_passed(f"Found at {entry.path}."), visible]
+            visible = _visibility_stage(run, view, entry, [])
+            stages = [_pass(f"Found at {entry.path}."), visible]
             if visible.passed:
-                stages.append(_stopped("state-malformed", _STATE_HINT))
+                stages.append(_stop("state-malformed", _STATE_HINT))
             else:
-                stages[-1] = _stopped(visible.code or "off", f"{visible.message} {_STATE_HINT}")
+                stages[-1] = _stop(visible.code or "off", f"{visible.message} {_STATE_HINT}")
             result.append(_conclude(entry.name, stages))
     for directory, found in broken.items():
-        if directory not in shelf.catalog.by_name and (wanted is None or name_key(directory) == wanted):
+        if directory not in view.catalog.by_name and (wanted is None or name_key(directory) == wanted):
             text = f"{found['path']}: {found['message']} {_STATE_HINT}"
-            result.append(_conclude(directory, [_stopped(found["code"], text)]))
-    return result or [_conclude(name or "", [_stopped("state-malformed", _STATE_HINT)])]
+            result.append(_conclude(directory, [_stop(found["code"], text)]))
+    return result or [_conclude(name or "", [_stop("state-malformed", _STATE_HINT)])]
 
 
 # Visible.
 
 
 def _visible(facts: _Facts, entry: SkillEntry) -> SkillStage:
-    return _visibility_stage(facts.run, facts.shelf, entry, facts.of_file(entry.path))
+    return _visibility_stage(facts.run, facts.view, entry, facts.of_file(entry.path))
 
 
-def _visibility_stage(run: Run, shelf: Shelf, entry: SkillEntry, problems: Sequence[SkillProblem]) -> SkillStage:
+def _visibility_stage(
+    run: Run, view: VisibleCatalog, entry: SkillEntry, problems: Sequence[SkillProblem]
+) -> SkillStage:
     """Return whether the model may see a skill, and who hides it if not."""
-    name, how = entry.name, shelf.visibility(entry)
+    name, how = entry.name, view.visibility(entry)
     if how in {"on", "name-only"}:
-        return _passed("The model may see it." if how == "on" else "The model may see its name.")
-    judge = shelf.judges.get(name)
-    if name in shelf.unjudged:
+        return _pass("The model may see it." if how == "on" else "The model may see its name.")
+    judge = view.judges.get(name)
+    if name in view.unjudged:
         code = "extension-failed" if judge else "visibility-failed"
         noted = next((found for found in problems if found["code"] == code), None)
         text = noted["message"] if noted else f"{judge or 'The visibility function'} failed, so the skill is hidden."
-        return _stopped(code, text)
+        return _stop(code, text)
     # An extension that reports why it hides a skill says it better than a general word.
     judges = ("extensions", "visibility")
     reported = [found for found in problems if found["severity"] == "error" and found["path"] not in judges]
     if judge and reported:
-        return _stopped(reported[-1]["code"], reported[-1]["message"])
+        return _stop(reported[-1]["code"], reported[-1]["message"])
     if how == "user-only":
-        if name in shelf.unmatched:
+        if name in view.unmatched:
             by, fix = "its `paths`, as no tool call has touched a file that they match", "have such a file read"
         elif judge is None and entry.is_user_only:
             by, fix = "its author (`disable-model-invocation`)", f'set `visibility={{"{name}": "always"}}`'
         else:
-            by, fix = _hidden_by(run, judge), "change that"
+            by, fix = _hide_by(run, judge), "change that"
         start = (
             "the user can start it with a slash command"
             if run.settings.slash_commands
             else ("no slash command can start it either: set `slash_commands=True`")
         )
-        return _stopped("user-only", f"Kept from the model by {by}; {start}. To show it to the model, {fix}.")
-    return _stopped("off", f"Turned off by {_hidden_by(run, judge)}: it does not exist in this run. Change that.")
+        return _stop("user-only", f"Kept from the model by {by}; {start}. To show it to the model, {fix}.")
+    return _stop("off", f"Turned off by {_hide_by(run, judge)}: it does not exist in this run. Change that.")
 
 
-def _hidden_by(run: Run, judge: str | None) -> str:
+def _hide_by(run: Run, judge: str | None) -> str:
     if judge:
         return f"the extension {judge}"
     rule = run.settings.visibility
@@ -348,25 +350,25 @@ def _hidden_by(run: Run, judge: str | None) -> str:
 # Listed and suggested.
 
 
-def _listed(facts: _Facts, entry: SkillEntry) -> SkillStage:
+def _list(facts: _Facts, entry: SkillEntry) -> SkillStage:
     name = entry.name
     if not facts.has_section:
-        return _passed("There is no section of skills in the prompt (`system_prompt=None`).")
+        return _pass("There is no section of skills in the prompt (`system_prompt=None`).")
     if facts.replaced:
-        return _passed("An extension shows something in place of the list.")
-    if facts.shelf.visibility(entry) == "name-only":
-        by = _hidden_by(facts.run, facts.shelf.judges.get(name))
-        return _stopped(
+        return _pass("An extension shows something in place of the list.")
+    if facts.view.visibility(entry) == "name-only":
+        by = _hide_by(facts.run, facts.view.judges.get(name))
+        return _stop(
             "name-only",
             f"Listed by its name alone, because of {by}: the model cannot tell what it is for. Set it to `on`.",
         )
     if name in facts.cut:
-        return _stopped(
+        return _stop(
             "catalog-budget",
             "Its description is cut, because the list is over `catalog_budget`. Raise that, shorten descriptions, or "
             "suggest skills beside each message with `SkillSuggestions`.",
         )
-    return _passed("Listed in full.")
+    return _pass("Listed in full.")
 
 
 class _Notes:
@@ -404,22 +406,22 @@ def _rankings(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
 def _suggested(facts: _Facts, name: str) -> SkillStage:
     asked = [note for note in facts.notes if note.message is not None]
     if not asked:
-        return _passed("No extension suggests skills here." if not facts.notes else "No message was ranked yet.")
+        return _pass("No extension suggests skills here." if not facts.notes else "No message was ranked yet.")
     for note in asked:
         if name in note.newest:
-            return _passed(f"Suggested as number {note.newest.index(name) + 1} for the newest message.")
+            return _pass(f"Suggested as number {note.newest.index(name) + 1} for the newest message.")
         if note.shows(name):
-            return _passed("Suggested for an earlier message.")
+            return _pass("Suggested for an earlier message.")
     note = asked[0]
     if not note.is_shown:
-        return _passed(f"{note.extension} shows no notes here.")
+        return _pass(f"{note.extension} shows no notes here.")
     place = note.ranked.index(name) + 1 if name in note.ranked else 0
     rank = f"It ranked number {place} for the newest message" if place else "It was not ranked for the newest message"
     look = f'`deepskills explain {name} --request "..."` shows which words decide.'
     if not note.newest:
         text = f"{rank}, and no skill fitted that well enough, so nothing was suggested. {look}"
-        return _stopped("suggestions-silent", text)
-    return _stopped("not-suggested", f"{rank}; suggested were {listed(map(str, note.newest))}. {look}")
+        return _stop("suggestions-silent", text)
+    return _stop("not-suggested", f"{rank}; suggested were {listed(map(str, note.newest))}. {look}")
 
 
 # Loaded.
@@ -429,7 +431,7 @@ _REFUSALS = {
     "max_loaded_tokens": "Raise `max_loaded_tokens`, move material into references/, or unload other skills.",
     "unreadable": "Check that the file exists and may be read.",
     "user_only": "Only the user may start it.",
-    "refused": "Look at the extension, the policy or the human who refused it.",
+    "refused": "SourceScan at the extension, the policy or the human who refused it.",
 }
 
 _UNLOADS = {
@@ -444,15 +446,15 @@ def _not_loaded(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> SkillS
     if trace is not None and trace["event"] == "refused":
         code = trace.get("code", "refused")
         reason = trace.get("text", "").rstrip(".")
-        return _stopped(code, f"Its load was refused: {reason}. {_REFUSALS.get(code, '')}".rstrip())
+        return _stop(code, f"Its load was refused: {reason}. {_REFUSALS.get(code, '')}".rstrip())
     is_lost = name in facts.thread.standing.lost
     if is_lost or name in facts.brought or (trace is not None and trace["event"] == "unloaded"):
         ended: Mapping[str, Any] = trace or ({"by": "system", "code": "lost"} if is_lost else {})
         by, why = ended.get("by", ""), _UNLOADS.get(ended.get("code", ""), "")
         who = {"model": "by the model", "system": "by the middleware"}.get(by, "by the application")
         reason = f": {why}" if why else ""
-        return _stopped("unloaded", f"It was loaded and then unloaded {who}{reason}. Load it again where it is needed.")
-    return _stopped(
+        return _stop("unloaded", f"It was loaded and then unloaded {who}{reason}. Load it again where it is needed.")
+    return _stop(
         "not-loaded",
         "The model never asked for it. Say in its description when to use it, start it by a pin or a slash command, or "
         "load it for every thread with `Preload`.",
@@ -468,22 +470,22 @@ def _present(facts: _Facts, name: str) -> SkillStage:
         noted = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
         code = noted[-1]["code"] if noted else "visibility-failed"
         text = "Its text stays out of requests, because nobody could tell whether this user may see it."
-        return _stopped(code, f"{text} {noted[-1]['message']}" if noted else text)
+        return _stop(code, f"{text} {noted[-1]['message']}" if noted else text)
     if told == LEFT_OUT:
-        return _stopped(
+        return _stop(
             "left-out",
             "Its text was lost from the conversation (summarized, evicted or cleared), and there was no room to put it "
             "back. Unload other skills, raise `max_loaded_tokens`, or use a model with a larger window.",
         )
     record = thread.standing.records[name]
     if "step" in record:
-        return _passed("No request was made since its load; the next one has its text.")
+        return _pass("No request was made since its load; the next one has its text.")
     if told is not None:
-        return _passed("Its text was lost from the conversation and put back into the request.")
-    return _passed("Its text was in the latest request.")
+        return _pass("Its text was lost from the conversation and put back into the request.")
+    return _pass("Its text was in the latest request.")
 
 
-def _used(facts: _Facts, name: str) -> SkillStage:
+def _use(facts: _Facts, name: str) -> SkillStage:
     run, thread = facts.run, facts.thread
     files = [file["path"] for file in thread.resources.get(name, ())]
     record = thread.standing.records[name]
@@ -493,20 +495,20 @@ def _used(facts: _Facts, name: str) -> SkillStage:
     later = [call for call in facts.calls if places[id(call[1])] > start]
     used = list(dict.fromkeys([*thread.section("uses").get(name, ()), *uses_in(later, name, run)]))
     if used:
-        return _passed(f"Used since its load: {listed(used)}.")
+        return _pass(f"Used since its load: {listed(used)}.")
     root = f"{parent(record['path']).rstrip('/')}/"
     own = [file.removeprefix(root) for file in files]
     expected = [file for file in own if not file.rpartition("/")[2].lower().startswith(_BOILERPLATE)]
     if not expected:
-        return _passed("Its instructions are all there is: no files to read.")
-    return _stopped(
+        return _pass("Its instructions are all there is: no files to read.")
+    return _stop(
         "file-unread",
         f"None of its files was read or run: {listed(expected)}. Name them in the instructions, at the step that needs "
         "them, and make sure that the agent has a tool to read them (`extra_tools`).",
     )
 
 
-def _checked(run: Run, name: str) -> SkillStage:
+def _check(run: Run, name: str) -> SkillStage:
     opened: list[str] = []
     known = False
     for extension in run.settings.extensions:
@@ -516,10 +518,10 @@ def _checked(run: Run, name: str) -> SkillStage:
             known = known or bool(found)
             opened += [check for check, is_open in found if is_open]
     if opened:
-        return _stopped(
+        return _stop(
             "unchecked", f"Not proven: {listed(opened)}. The work may be done, but nothing on the thread shows it."
         )
-    return _passed("Every check passed." if known else "There is nothing to check.")
+    return _pass("Every check passed." if known else "There is nothing to check.")
 
 
 def _receipts(value: object, name: str, *, is_own: bool, depth: int) -> Iterator[tuple[str, bool]]:

@@ -29,7 +29,7 @@ from deepskills._files.manifest import (
     read_provided_contents,
     read_provided_manifest,
 )
-from deepskills._files.paths import AssetDirectories, normalised
+from deepskills._files.paths import AssetDirectories, normalise_path
 from deepskills._io.backends import is_backend
 from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import (
@@ -60,7 +60,7 @@ from deepskills._middleware.extension import (
     overrides,
 )
 from deepskills._middleware.reporting import tell
-from deepskills._middleware.run import Run, Shelf, memory_of, name_of
+from deepskills._middleware.run import Run, VisibleCatalog, memory_of, name_of
 from deepskills._middleware.state import merged, note_update
 from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_sub_agent
 from deepskills._providers.base import SCHEME
@@ -83,10 +83,10 @@ class SkillRun:
     written `async def`; `asyncio.gather`, `asyncio.wait_for` and task groups take them.
     """
 
-    def __init__(self, run: Run, extension: SkillExtension, shelf: Shelf | None = None) -> None:
+    def __init__(self, run: Run, extension: SkillExtension, view: VisibleCatalog | None = None) -> None:
         self._run = run
         self._extension = extension
-        self._shelf = shelf
+        self._shelf = view
         self._is_called = False
         self.name = name_of(extension)
         """The name under which this extension keeps its state."""
@@ -98,45 +98,45 @@ class SkillRun:
         """The graph's state. Private keys of the core in it are not for extensions; use what is below."""
 
     @property
-    def _known_shelf(self) -> Shelf:
-        return self._shelf or self._run.known_shelf
+    def _known_view(self) -> VisibleCatalog:
+        return self._shelf or self._run.known_view
 
     @property
     def skills(self) -> Sequence[SkillEntry]:
         """The skills that exist in this run, whatever their visibility to the model; without those that are off."""
-        return self._known_shelf.existing
+        return self._known_view.existing
 
     @property
     def visible(self) -> Sequence[SkillEntry]:
         """The skills that the model may see and load."""
-        return self._known_shelf.visible
+        return self._known_view.visible
 
     @property
     def found(self) -> Sequence[SkillEntry]:
         """Every skill that the sources hold, including those that are off."""
-        return self._known_shelf.catalog.entries
+        return self._known_view.catalog.entries
 
     @property
     def sources(self) -> Sequence[str]:
         """Paths of the sources that were looked at."""
-        return [source.path for source in self._known_shelf.catalog.sources]
+        return [source.path for source in self._known_view.catalog.sources]
 
     @property
     def name_only(self) -> frozenset[str]:
         """Names of visible skills whose descriptions the model must not see."""
-        return frozenset(name for name, how in self._known_shelf.hidden.items() if how == "name-only")
+        return frozenset(name for name, how in self._known_view.hidden.items() if how == "name-only")
 
     def may_still_show(self, name: str, source: str) -> bool:
         """Whether what an earlier request showed of a skill of this source may be shown in this run as well.
 
         It may after the skill was edited or removed, but not if visibility or another user's sources hide it.
         """
-        shelf = self._known_shelf
+        view = self._known_view
         # Where each run makes its own backend, the same path may be another user's.
-        if not is_backend(self._run.settings.backend) or all(own.path != source for own in shelf.catalog.sources):
+        if not is_backend(self._run.settings.backend) or all(own.path != source for own in view.catalog.sources):
             return False
         # A skill that left the catalog may still be named in an old note; the rule for its name decides.
-        return name not in shelf.hidden if name in shelf.catalog.by_name else shelf.shows_absent(name)
+        return name not in view.hidden if name in view.catalog.by_name else view.shows_absent(name)
 
     @property
     def loaded(self) -> Sequence[LoadedSkill]:
@@ -163,7 +163,7 @@ class SkillRun:
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
         """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
-        sources = (source.path for source in self._known_shelf.catalog.sources)
+        sources = (source.path for source in self._known_view.catalog.sources)
         # A file may lie below two sources (one inside the other); the less trusted one decides, so all are given.
         return frozenset({entry.source, *(path for path in sources if lies_under(entry.path, path))})
 
@@ -218,7 +218,7 @@ class SkillRun:
     @property
     def executing_tools(self) -> frozenset[str]:
         """Names of further tools that execute code, as the sources of skills name them."""
-        sources = self._run.known_shelf.catalog.sources
+        sources = self._run.known_view.catalog.sources
         providers = [source.provider for source in sources if source.provider is not None]
         further = frozenset(name for each in providers if not each.trusted for name in each.executes)
         return self._run.settings.executing_tools(self.runtime) | further
@@ -248,7 +248,7 @@ class SkillRun:
         Raises:
             SkillsError: If one cannot be written.
         """
-        return self.perform(lambda: _written(files, for_shell=for_shell))
+        return self.perform(lambda: _write(files, for_shell=for_shell))
 
     def read_file(self, entry: SkillEntry, relative_path: str) -> Coroutine[Any, Any, bytes]:
         """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
@@ -257,7 +257,9 @@ class SkillRun:
             SkillsError: If the path is refused, or the file is absent or cannot be read.
         """
         # "all" means any file inside the skill; hidden files and those of hidden skills inside it stay closed.
-        return self.perform(lambda: judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry)))
+        return self.perform(
+            lambda: read_judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry))
+        )
 
     def manifest(self, entry: SkillEntry) -> Coroutine[Any, Any, SkillManifest]:
         """Return every file of a skill as it is now, with digests, hidden ones included.
@@ -281,7 +283,7 @@ class SkillRun:
         Raises:
             SkillsError: If a file or the script's path is refused, or not all files can be read.
         """
-        return self.perform(lambda: judged_files(self._run, _read(entry), script_name, self._closed(entry)))
+        return self.perform(lambda: read_judged_files(self._run, _read(entry), script_name, self._closed(entry)))
 
     def directory(self, entry: SkillEntry) -> Coroutine[Any, Any, str]:
         """Return a skill's directory as a shell knows it.
@@ -297,7 +299,7 @@ class SkillRun:
         Raises:
             SkillsError: If the path is refused or no script is there.
         """
-        return self.perform(lambda: judged_script(self._run, _read(entry), script_name, self._closed(entry)))
+        return self.perform(lambda: find_judged_script(self._run, _read(entry), script_name, self._closed(entry)))
 
     def perform(self, make: Callable[[], Plan[ResultT]]) -> Coroutine[Any, Any, ResultT]:
         """Perform a plan of the library's own extensions on the backend of this run."""
@@ -310,11 +312,11 @@ class SkillRun:
 
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
-        shelf = self._known_shelf
+        view = self._known_view
         # While loads are judged, nobody asks which skills are in use: what is hidden is closed then.
-        in_use = self._run.loaded if self._run.shelf is not None else ()
+        in_use = self._run.loaded if self._run.view is not None else ()
         loaded = {skill.entry.name for skill in in_use if not skill.is_lost}
-        return shelf.closed_below(entry, loaded)
+        return view.closed_below(entry, loaded)
 
     def call(self, method: str, *given: Any) -> Any:  # noqa: ANN401 - whatever an extension returns
         """Call a method of the extension for this run; what it gives may be awaitable."""
@@ -339,7 +341,7 @@ def _read(entry: SkillEntry) -> SkillEntry:
 
 async def manifest_of(run: Run, entry: SkillEntry) -> SkillManifest:
     """Return every file of a skill with its digest, wherever it comes from."""
-    files = await run.look.files(entry)
+    files = await run.scan.files(entry)
     return await (read_manifest(entry) if files is None else read_provided_manifest(entry, files))
 
 
@@ -357,7 +359,7 @@ async def _execute(call: Execute) -> Executed:
     return await call
 
 
-async def _written(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> None:
+async def _write(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> None:
     reply = await WriteFiles(tuple(files), for_shell)
     if reply.errors:
         raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
@@ -432,7 +434,7 @@ async def first_refusal(method: str, run: Run, given: object) -> Refuse | None:
     return None
 
 
-async def judged_asset(
+async def read_judged_asset(
     run: Run,
     entry: SkillEntry,
     relative_path: str,
@@ -444,28 +446,28 @@ async def judged_asset(
     Raises:
         SkillsError: If the path or the file is refused, or the file is absent or cannot be read.
     """
-    content = await run.look.read(entry, read_asset_bytes(entry.skill, relative_path, directories, closed))
-    await _check_file(run, SkillFile(entry, normalised(relative_path), content))
+    content = await run.scan.read(entry, read_asset_bytes(entry.skill, relative_path, directories, closed))
+    await _check_file(run, SkillFile(entry, normalise_path(relative_path), content))
     return content
 
 
-async def judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> str:
+async def find_judged_script(run: Run, entry: SkillEntry, script_name: str, closed: Sequence[str] = ()) -> str:
     """Return the path by which a script runs that no extension refuses.
 
     Raises:
         SkillsError: If the path or the script is refused, or no script is there.
     """
-    script = await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))
+    script = await run.scan.read(entry, find_script(entry.skill, script_name, closed=closed))
     if script.path.startswith(SCHEME):
         raise SkillsError(f"The script {quoted(script_name)} has no path by which it runs; its skill has no directory.")
     # The content is read only if somebody judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
-        content = await run.look.read(entry, read_asset_bytes(entry.skill, script.relative, "all", closed))
+        content = await run.scan.read(entry, read_asset_bytes(entry.skill, script.relative, "all", closed))
         await _check_file(run, SkillFile(entry, script.relative, content, "run"))
     return script.path
 
 
-async def judged_files(
+async def read_judged_files(
     run: Run, entry: SkillEntry, script_name: str | None, closed: Sequence[str] = ()
 ) -> dict[str, bytes] | None:
     """Return the files of a skill of which a copy is to be run, judged as they are; `None` if none is needed.
@@ -474,13 +476,13 @@ async def judged_files(
         SkillsError: If a file or the script's path is refused, or not all files can be read.
     """
     is_judged = any(overrides(extension, "before_file") for extension in run.settings.extensions)
-    files = await run.look.files(entry)
+    files = await run.scan.files(entry)
     # What a provider gives lies in no directory, or in one that may hold other bytes: it always runs from a copy.
     if not is_judged and not closed and files is None:
         return None
     path = SKILL_FILE
     if script_name is not None:
-        path = (await run.look.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
+        path = (await run.scan.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
     contents = await (read_contents(entry) if files is None else read_provided_contents(entry, files))
     if path not in contents.files:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
@@ -584,7 +586,7 @@ async def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> 
     return result
 
 
-async def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> list[SkillEntry] | None:
+async def search_by_extensions(query: str, n: int, run: Run, view: VisibleCatalog) -> list[SkillEntry] | None:
     """Return what the first extension that searches has found of the visible skills; `None` if none searches.
 
     Raises:
@@ -592,11 +594,11 @@ async def searched_by_extensions(query: str, n: int, run: Run, shelf: Shelf) -> 
     """
     for extension in run.settings.extensions:
         if overrides(extension, "search"):
-            names = await ask("search", SkillRun(run, extension, shelf), query, n)
+            names = await ask("search", SkillRun(run, extension, view), query, n)
             if isinstance(names, Failed) and extension.protective:
                 raise SkillsError(names.reason)
             if isinstance(names, Sequence):
-                by_name = {entry.name: entry for entry in shelf.visible}
+                by_name = {entry.name: entry for entry in view.visible}
                 # Through the visible ones: an extension may know names that this run must not show.
                 return [by_name[name] for name in names if name in by_name][:n]
     return None

@@ -19,9 +19,14 @@ from deepskills._files.assets import MAX_MEDIA_BYTES, kind_of, list_assets, text
 from deepskills._io.plan import LARGE, Plan, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import ToolResult
-from deepskills._middleware.extension_calls import judged_asset, judged_script, searched_by_extensions, with_changes
+from deepskills._middleware.extension_calls import (
+    find_judged_script,
+    read_judged_asset,
+    search_by_extensions,
+    with_changes,
+)
 from deepskills._middleware.run import Run
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._prompt import messages as words
 from deepskills._skillmd.text import harmless_body
 
@@ -104,11 +109,11 @@ class ExtraTools:
 
         def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return run.perform(_answered(name, plan(run, **arguments), run))
+            return run.perform(_answer(name, plan(run, **arguments), run))
 
         async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
             run = Run(settings, runtime.state, runtime)
-            return await run.aperform(_answered(name, plan(run, **arguments), run))
+            return await run.aperform(_answer(name, plan(run, **arguments), run))
 
         return StructuredTool.from_function(
             call,
@@ -120,27 +125,27 @@ class ExtraTools:
         )
 
     async def _search_skills(self, run: Run, query: str, n: int = 5) -> str:
-        shelf = await shelf_of(run)
+        view = await find_view(run)
         # A source that is down must not look like a library without skills.
-        check_known(shelf.visible, shelf.problems, words.TRIED_AGAIN)
-        hidden = {name for name, visibility in shelf.hidden.items() if visibility in {"user-only", "off"}}
+        check_known(view.visible, view.problems, words.TRIED_AGAIN)
+        hidden = {name for name, visibility in view.hidden.items() if visibility in {"user-only", "off"}}
         limit = max(1, min(n, MAX_RESULTS))
-        found = await searched_by_extensions(query, limit, run, shelf)
+        found = await search_by_extensions(query, limit, run, view)
         if found is None:
-            search, catalog = self._settings.memory.search.search, shelf.catalog
+            search, catalog = self._settings.memory.search.search, view.catalog
             without = dict.fromkeys(hidden)
             # The index of a small catalog is a database, too: never on the event loop.
-            bare = frozenset(name for name, visibility in shelf.hidden.items() if visibility == "name-only")
+            bare = frozenset(name for name, visibility in view.hidden.items() if visibility == "name-only")
             found = await in_worker(lambda: search(catalog, query, limit, without, bare), LARGE)
         if not found:
             # Nothing was found, perhaps because the source that has it is down.
-            check_known(found, shelf.problems, words.TRIED_AGAIN)
+            check_known(found, view.problems, words.TRIED_AGAIN)
             return words.nothing_found(query)
-        return words.found_skills(found, frozenset(shelf.hidden))
+        return words.format_found_skills(found, frozenset(view.hidden))
 
     async def _list_assets(self, run: Run, skill_name: str) -> str:
         entry, closed = await self._entry(run, skill_name)
-        assets = await run.look.read(entry, list_assets(entry.skill, self._settings.asset_directories, closed))
+        assets = await run.scan.read(entry, list_assets(entry.skill, self._settings.asset_directories, closed))
         if not assets.paths and not assets.notes:
             return words.no_files(entry.name)
         return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))
@@ -148,29 +153,29 @@ class ExtraTools:
     async def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Content:
         entry, closed = await self._entry(run, skill_name)
         directories = self._settings.asset_directories
-        content = await judged_asset(run, entry, relative_path, directories, closed)
-        return _shown_content(content, relative_path)
+        content = await read_judged_asset(run, entry, relative_path, directories, closed)
+        return _show_content(content, relative_path)
 
     async def _script_path(self, run: Run, skill_name: str, script_name: str) -> str:
         entry, closed = await self._entry(run, skill_name)
-        return await judged_script(run, entry, script_name, closed)
+        return await find_judged_script(run, entry, script_name, closed)
 
     async def _entry(self, run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
         """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
-        shelf = await shelf_of(run)
-        entry, loaded = shelf.find(skill_name), run.thread.standing.loaded
+        view = await find_view(run)
+        entry, loaded = view.find(skill_name), run.thread.standing.loaded
         # Loaded counts as well: a user may have started a skill that the model cannot see.
-        if entry is None or not (shelf.is_shown(entry) or entry.name in loaded):
-            missing = await shelf.not_found(skill_name)
-            raise not_found_error(missing, list(shelf.problems), words.TRIED_AGAIN)
+        if entry is None or not (view.is_shown(entry) or entry.name in loaded):
+            missing = await view.not_found(skill_name)
+            raise not_found_error(missing, list(view.problems), words.TRIED_AGAIN)
         # The catalog's path may be as old as the thread; it is checked before it is read.
-        refusals = await run.look.refusals([entry])
+        refusals = await run.scan.refusals([entry])
         if refusals:
             raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
-        return entry, shelf.closed_below(entry, loaded)
+        return entry, view.closed_below(entry, loaded)
 
 
-def _shown_content(content: bytes, path: str) -> Content:
+def _show_content(content: bytes, path: str) -> Content:
     """Return a file as a model can take it: text, a content block of its kind, or what is known of it."""
     text = text_of(content)
     if text is not None:
@@ -184,7 +189,7 @@ def _shown_content(content: bytes, path: str) -> Content:
     return [{"type": kind.media, "base64": encoded, "mime_type": kind.mime_type}]
 
 
-async def _answered(name: str, plan: Plan[Content], run: Run) -> ToolResult:
+async def _answer(name: str, plan: Plan[Content], run: Run) -> ToolResult:
     """Turn a plan's text, or what it raised, into the tool's answer."""
     message = ToolMessage("", name=name, tool_call_id=run.runtime.tool_call_id or "", status="error")
     try:

@@ -1,7 +1,7 @@
 """The one way in: every load of a skill, whoever asks for it and for whatever reason.
 
-A load is a `Wish`. Wishes come from the tool `load_skill`, from pins and slash commands, from extensions, from a file
-that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
+A load is a `LoadRequest`. Requests come from the tool `load_skill`, from pins and slash commands, from extensions, from
+a file that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
 same stations, in this order:
 
 0. **Gather** (`bundle_of`): with `load_requires`, what a skill requires and is not loaded comes along. Each of those
@@ -55,8 +55,8 @@ from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import (
     NO_LIMIT,
     Budgets,
+    LoadedSkills,
     Prepared,
-    Standing,
     count_tokens,
     decide_together,
     decide_unload,
@@ -75,7 +75,7 @@ from deepskills._middleware.extension_calls import (
     first_refusal,
 )
 from deepskills._middleware.reporting import report, report_unload
-from deepskills._middleware.run import Run, Shelf
+from deepskills._middleware.run import Run, VisibleCatalog
 from deepskills._middleware.state import (
     LINGERING,
     MARK,
@@ -91,7 +91,7 @@ from deepskills._middleware.state import (
 )
 from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL, Turn, after_calls, decide_in_turn, turn_of
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import (
     ARGUMENTS_DESCRIPTION,
     LOAD_DESCRIPTION,
@@ -100,11 +100,11 @@ from deepskills._prompt.messages import (
     UNLOAD_DESCRIPTION,
     Reply,
     gone_notice,
-    required_missing,
-    required_refused,
-    required_too_many,
     skill_block,
     tool_failed,
+    word_required_missing,
+    word_required_refused,
+    word_required_too_many,
 )
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
@@ -120,7 +120,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Wish:
+class LoadRequest:
     """A skill that somebody wants loaded: the one request of a load."""
 
     entry: SkillEntry
@@ -140,14 +140,14 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Settled:
+class LoadResult:
     """What became of a wish: the one result of a load."""
 
     outcome: outcomes.Outcome
     update: dict[str, Any] = field(default_factory=dict)
     """What changes in state, the message that carries the text or the answer included."""
 
-    standing: Standing | None = None
+    standing: LoadedSkills | None = None
     """What is loaded now; `None` if that has not changed."""
 
     @property
@@ -160,39 +160,39 @@ class Settled:
 class Bundle:
     """A wish with those for the skills that come along, because it requires them and they are not loaded."""
 
-    wish: Wish
-    required: tuple[Wish, ...] = ()
+    wish: LoadRequest
+    required: tuple[LoadRequest, ...] = ()
     refusal: str | None = None
     """Why none of it is loaded; `None` if nothing speaks against it so far."""
 
     @property
-    def all(self) -> tuple[Wish, ...]:
+    def all(self) -> tuple[LoadRequest, ...]:
         """Every wish of it, in the order of loading."""
         return (*self.required, self.wish)
 
 
-def bundle_of(wish: Wish, shelf: Shelf, run: Run, loaded: Container[str]) -> Bundle:
+def bundle_of(wish: LoadRequest, view: VisibleCatalog, run: Run, loaded: Container[str]) -> Bundle:
     """Return a wish with what has to come along; `loaded` are the skills that stay loaded until then."""
     if not run.settings.load_requires:
         return Bundle(wish)
     # Whom the model asks for must be the model's to load; a user's start brings what only users may start.
-    find = shelf.find if wish.trigger in {"user", "pin"} else shelf.find_visible
+    find = view.find if wish.trigger in {"user", "pin"} else view.find_visible
 
     def resolve(name: str) -> list[tuple[str, str | None]]:
-        entry = shelf.catalog.by_name[name]
+        entry = view.catalog.by_name[name]
         return [(written, found.name if found is not None else None) for written, found in required_by(entry, find)]
 
     found = plan(wish.entry.name, resolve)
     if found.missing:
-        return Bundle(wish, refusal=required_missing(found.missing))
+        return Bundle(wish, refusal=word_required_missing(found.missing))
     along = [name for name in found.order if name != wish.entry.name and name not in loaded]
     if found.is_cut or len(along) > MAX_BROUGHT:
-        return Bundle(wish, refusal=required_too_many(MAX_BROUGHT))
-    entries = [shelf.catalog.by_name[name] for name in along]
+        return Bundle(wish, refusal=word_required_too_many(MAX_BROUGHT))
+    entries = [view.catalog.by_name[name] for name in along]
     return Bundle(wish, tuple(replace(wish, entry=entry, arguments="") for entry in entries))
 
 
-async def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = None) -> dict[str, Settled]:
+async def load(wishes: Sequence[LoadRequest], run: Run, standing: LoadedSkills | None = None) -> dict[str, LoadResult]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
     standing = run.thread.standing if standing is None else standing
     bundles = await _bundles(wishes, run, standing)
@@ -204,7 +204,7 @@ async def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = Non
             refused[bundle.wish.entry.name] = refusal
     ready_for = [wish for bundle in bundles if bundle.wish.entry.name not in refused for wish in bundle.all]
     prepared = await prepare(ready_for, run)
-    settled: dict[str, Settled] = {}
+    settled: dict[str, LoadResult] = {}
     for bundle in bundles:
         wish = bundle.wish
         ready = prepared.get(wish.key) or Prepared(wish.entry, wish.arguments)
@@ -220,13 +220,13 @@ async def load(wishes: Sequence[Wish], run: Run, standing: Standing | None = Non
     return settled
 
 
-async def _bundles(wishes: Sequence[Wish], run: Run, standing: Standing) -> list[Bundle]:
+async def _bundles(wishes: Sequence[LoadRequest], run: Run, standing: LoadedSkills) -> list[Bundle]:
     """Return the bundles of wishes; what one of them requires and another asks for comes by its own wish, first."""
     if not run.settings.load_requires or not wishes:
         return [Bundle(wish) for wish in wishes]
-    shelf = await shelf_of(run)
+    view = await find_view(run)
     by_name = {wish.entry.name: wish for wish in wishes}
-    bundles = {name: bundle_of(wish, shelf, run, standing.loaded) for name, wish in by_name.items()}
+    bundles = {name: bundle_of(wish, view, run, standing.loaded) for name, wish in by_name.items()}
     wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
     return [
         replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
@@ -243,7 +243,7 @@ async def admit(bundle: Bundle, run: Run) -> outcomes.Refused | None:
         refused = await first_refusal("before_read", run, wish.entry)
         if refused is not None:
             name, reason = wish.entry.name, refused.reason
-            return outcomes.Refused(own, reason if wish is bundle.wish else required_refused(name, reason))
+            return outcomes.Refused(own, reason if wish is bundle.wish else word_required_refused(name, reason))
     return None
 
 
@@ -255,7 +255,7 @@ async def settle(
     tool: str | None = None,
     *,
     loads: Sequence[outcomes.Loaded] = (),
-) -> Settled:
+) -> LoadResult:
     """Let the extensions judge a load that could happen, and return what it does to state and conversation.
 
     `loads` are the loads of what it requires. `tool` names the tool whose call is answered; without one each text goes
@@ -267,29 +267,29 @@ async def settle(
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
         decision = await judge(wish, ready, run)
         if isinstance(decision, Answer):
-            return _answered(wish, ready, decision, run, tool)
+            return _answer(wish, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = outcomes.Refused(ready.entry, decision.reason)
     along: list[tuple[outcomes.Loaded, Reply]] = []
     if isinstance(outcome, outcomes.Loaded | outcomes.AlreadyLoaded):
-        refusal = await _judged_along(wish, loads, run)
+        refusal = await _check_requirements(wish, loads, run)
         if refusal is not None:
             outcome, loads = outcomes.Refused(ready.entry, refusal), ()
         # The same news in the order of the loads: what is required is loaded first.
         along = [(done, report(done, wish.trigger, run, record_of(done.prepared))) for done in loads]
     if isinstance(outcome, outcomes.Loaded):
-        outcome = await _naming_requirements(outcome, run)
+        outcome = await _name_requirements(outcome, run)
     reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
     done = [*along, *([(outcome, reply)] if isinstance(outcome, outcomes.Loaded) else [])]
     if done:
         standing = done[-1][0].standing
-        return Settled(outcome, _brought_in(done, reply, wish.trigger, run, tool), standing)
+        return LoadResult(outcome, _build_load_update(done, reply, wish.trigger, run, tool), standing)
     if tool is not None:
-        return Settled(outcome, {"messages": [tool_message(run, tool, reply)]})
+        return LoadResult(outcome, {"messages": [tool_message(run, tool, reply)]})
     run.problems += _problems_of(outcome, reply, wish.entry.path)
     if reply.reason is not None:
         run.collect(trace(wish.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
-    return Settled(outcome)
+    return LoadResult(outcome)
 
 
 def _problems_of(outcome: outcomes.Outcome, reply: Reply, path: str) -> list[SkillProblem]:
@@ -297,12 +297,12 @@ def _problems_of(outcome: outcomes.Outcome, reply: Reply, path: str) -> list[Ski
     if isinstance(outcome, outcomes.AlreadyLoaded):
         return []
     if isinstance(outcome, outcomes.Unreadable):
-        reason = outcome.reason if not outcome.required else required_refused(outcome.required, outcome.reason)
+        reason = outcome.reason if not outcome.required else word_required_refused(outcome.required, outcome.reason)
         return [problem(path, "skill-unreadable", reason=reason)]
     return [problem(path, "skill-refused", reason=_reason(outcome, reply))]
 
 
-def _brought_in(
+def _build_load_update(
     done: Sequence[tuple[outcomes.Loaded, Reply]], reply: Reply, trigger: Trigger, run: Run, tool: str | None
 ) -> dict[str, Any]:
     """Return the update of loads: each text in a message of its own, or all in the one that answers a call."""
@@ -332,34 +332,34 @@ def _pinned(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> d
     return load_update(loaded, message, run.thread, trigger)
 
 
-async def _judged_along(wish: Wish, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
+async def _check_requirements(wish: LoadRequest, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
     """Return why a skill may not be loaded because of one that it requires; `None` if all may."""
     for done in loads:
         entry = done.prepared.entry
-        if wish.trigger == "model" and entry.is_user_only and entry.name not in run.known_shelf.always:
+        if wish.trigger == "model" and entry.is_user_only and entry.name not in run.known_view.always:
             # The file may have become the user's alone since it was listed.
-            return required_refused(entry.name, "only the user can start it.")
+            return word_required_refused(entry.name, "only the user can start it.")
         decision = await judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
         if isinstance(decision, Refuse):
-            return required_refused(entry.name, decision.reason)
+            return word_required_refused(entry.name, decision.reason)
         if isinstance(decision, Answer):
-            return required_refused(entry.name, "it is not loaded as text. Load it first, by itself.")
+            return word_required_refused(entry.name, "it is not loaded as text. Load it first, by itself.")
     return None
 
 
-async def _naming_requirements(outcome: outcomes.Loaded, run: Run) -> outcomes.Loaded:
+async def _name_requirements(outcome: outcomes.Loaded, run: Run) -> outcomes.Loaded:
     """Return a load that names what it requires and is not loaded."""
     entry = outcome.prepared.entry
     if "requires" not in entry.skill["metadata"]:
         return outcome
-    shelf = await shelf_of(run)
-    required = required_by(entry, shelf.find_visible)
+    view = await find_view(run)
+    required = required_by(entry, view.find_visible)
     unmet = [found.name for _, found in required if found is not None and found.name not in outcome.standing.loaded]
     absent = [written for written, found in required if found is None]
     return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))
 
 
-async def judge(wish: Wish, ready: Prepared, run: Run) -> Refuse | Answer | None:
+async def judge(wish: LoadRequest, ready: Prepared, run: Run) -> Refuse | Answer | None:
     """Ask the extensions about a load that the core would grant."""
     if not run.settings.extensions:
         return None
@@ -381,7 +381,7 @@ def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
     return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
 
 
-def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> Settled:
+def _answer(wish: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
     """Return what an extension's answer changes: nothing is loaded."""
     outcome = outcomes.Answered(ready.entry, answer.text, answer.is_error)
     reply = report(outcome, wish.trigger, run)
@@ -402,7 +402,7 @@ def _answered(wish: Wish, ready: Prepared, answer: Answer, run: Run, tool: str |
             # message.
             source = {"lc_source": "deepskills"}
             messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)]
-    return Settled(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
+    return LoadResult(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
 
 
 def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
@@ -449,13 +449,13 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
 # Reading.
 
 
-async def prepare(wishes: Sequence[Wish], run: Run) -> dict[Key, Prepared]:
+async def prepare(wishes: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared]:
     """Read the text and list the files of several skills: two rounds, however many they are."""
     distinct = {wish.key: wish for wish in wishes}
     if not distinct:
         return {}
     # Trust first: no path is read, not even listed, that does not lie under a current source.
-    refusals = await run.look.refusals([wish.entry for wish in distinct.values()])
+    refusals = await run.scan.refusals([wish.entry for wish in distinct.values()])
     result = {
         key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
         for key, wish in distinct.items()
@@ -469,15 +469,15 @@ async def prepare(wishes: Sequence[Wish], run: Run) -> dict[Key, Prepared]:
     read = await read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
     for entry in allowed.values():
         if entry.provided is not None:
-            read |= await run.look.read(entry, read_contents([entry], depth))
+            read |= await run.scan.read(entry, read_contents([entry], depth))
     for key, wish in distinct.items():
         if key not in result:
-            result[key] = await _prepared(wish, read[wish.entry.name], run)
+            result[key] = await _prepare_one(wish, read[wish.entry.name], run)
     return result
 
 
 async def prepare_in_turn(
-    turn: Hashable, wishes: Sequence[Wish], run: Run, own: Key | None = None
+    turn: Hashable, wishes: Sequence[LoadRequest], run: Run, own: Key | None = None
 ) -> dict[Key, Prepared]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
     # No key: nobody can tell which calls belong together, so each reads for itself.
@@ -524,19 +524,19 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
             future.set_exception(LookupError("the call that was to read this ended before"))
 
 
-async def _prepared(wish: Wish, contents: Contents, run: Run) -> Prepared:
+async def _prepare_one(wish: LoadRequest, contents: Contents, run: Run) -> Prepared:
     entry, arguments = wish.entry, wish.arguments
     text = contents.text
     if contents.failure is not None:
         return Prepared(entry, arguments, failure=contents.failure)
-    shelf = await shelf_of(run)
+    view = await find_view(run)
     # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
-    inventory = without_closed(contents.inventory, parent(entry.path), shelf.closed_below(entry, loaded=()))
+    inventory = without_closed(contents.inventory, parent(entry.path), view.closed_below(entry, loaded=()))
     shell = contents.shell_directory
     readings, content = run.settings.memory.readings, contents.file.content or b""
     # What a served skill asks for was set aside when it was listed; its text says the same, and grants nothing.
     is_served = entry.origin is not None
-    if is_served and not await run.look.is_as_listed(entry, content):
+    if is_served and not await run.scan.is_as_listed(entry, content):
         return Prepared(entry, arguments, failure=CHANGED_SINCE_LISTED)
     reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
     if contents.invocation is not None:
@@ -628,11 +628,11 @@ class SkillTools:
 
         def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return run.perform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
+            return run.perform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
 
         async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
             run = Run(settings, runtime.state, runtime)
-            return await run.aperform(_guarded(plan(run, skill_name, arguments), name, skill_name, run))
+            return await run.aperform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
 
         # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
         return StructuredTool.from_function(
@@ -640,33 +640,33 @@ class SkillTools:
         )
 
     async def _load(self, run: Run, skill_name: str, arguments: str) -> ToolResult:
-        shelf = await shelf_of(run)
-        entry = shelf.find(skill_name)
+        view = await find_view(run)
+        entry = view.find(skill_name)
         if entry is None:
-            return _refused(run, (await shelf.not_found(skill_name)))
+            return _refuse(run, (await view.not_found(skill_name)))
         turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
-        permit = _permit(entry, turn, shelf, run)
-        if shelf.visibility(entry) == "user-only":
+        permit = _permit(entry, turn, view, run)
+        if view.visibility(entry) == "user-only":
             if permit is None:
-                return _refused(run, outcomes.UserOnly(entry))
+                return _refuse(run, outcomes.UserOnly(entry))
             # The user's arguments win over the model's: the user started it, the model only carries it out.
             arguments = permit or arguments
-        wish = Wish(entry, arguments)
-        bundle = bundle_of(wish, shelf, run, _staying(turn, run))
+        wish = LoadRequest(entry, arguments)
+        bundle = bundle_of(wish, view, run, _staying(turn, run))
         refused = await admit(bundle, run)
         if refused is not None:
             settled = await settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
             return _result(settled.update, run)
         # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
-        earlier = _wished(turn, shelf, run)
+        earlier = _find_earlier_loads(turn, view, run)
         wishes = [each for other in (*earlier, bundle) for each in other.all]
         prepared = await prepare_in_turn(turn.key, wishes, run, own=wish.key)
         own, before, budgets = prepared[wish.key], run.thread.standing, run.budgets
         # The file may have become the user's alone since it was listed.
-        is_kept_from_models = own.entry.is_user_only and entry.name not in shelf.always
+        is_kept_from_models = own.entry.is_user_only and entry.name not in view.always
         if own.failure is None and is_kept_from_models and permit is None:
-            return _refused(run, outcomes.UserOnly(entry))
-        so_far = after_calls(turn.earlier, before, shelf.catalog, prepared, budgets, _along(earlier))
+            return _refuse(run, outcomes.UserOnly(entry))
+        so_far = after_calls(turn.earlier, before, view.catalog, prepared, budgets, _along(earlier))
         required = [prepared[each.key] for each in bundle.required]
         outcome, loads = decide_in_turn(own, so_far, before, budgets, required)
         if isinstance(outcome, outcomes.AlreadyLoaded):
@@ -679,18 +679,18 @@ class SkillTools:
         turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
         # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
         if turn.earlier:
-            shelf = await shelf_of(run)
-            earlier = _wished(turn, shelf, run)
+            view = await find_view(run)
+            earlier = _find_earlier_loads(turn, view, run)
             wishes = [each for bundle in earlier for each in bundle.all]
             prepared = await prepare_in_turn(turn.key, wishes, run)
             budgets, along = run.budgets, _along(earlier)
-            standing = after_calls(turn.earlier, standing, shelf.catalog, prepared, budgets, along).standing
+            standing = after_calls(turn.earlier, standing, view.catalog, prepared, budgets, along).standing
         outcome: outcomes.Outcome = decide_unload(skill_name, standing)
         entry = None
         update: dict[str, Any] = {}
         # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
         if isinstance(outcome, outcomes.NotLoaded):
-            entry = (await shelf_of(run)).find(skill_name)
+            entry = (await find_view(run)).find(skill_name)
             if entry is not None and entry.name in thread.section("disclosed"):
                 outcome = outcomes.ToolsWithdrawn(entry.name)
         message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
@@ -713,22 +713,24 @@ def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
     return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
 
 
-def _permit(entry: SkillEntry, turn: Turn, shelf: Shelf, run: Run) -> str | None:
+def _permit(entry: SkillEntry, turn: Turn, view: VisibleCatalog, run: Run) -> str | None:
     """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
 
     It lasts until the user's next message, and only the first call of a turn gets it.
     """
     permitted = run.thread.permitted_arguments(entry.name)
     # The permit is for one start. Calls run in parallel and all see it, so only the first of the turn takes it.
-    is_taken = any(call.kind == "load" and shelf.find(call.name) is entry for call in turn.earlier)
+    is_taken = any(call.kind == "load" and view.find(call.name) is entry for call in turn.earlier)
     return None if is_taken else permitted
 
 
-def _wished(turn: Turn, shelf: Shelf, run: Run) -> list[Bundle]:
+def _find_earlier_loads(turn: Turn, view: VisibleCatalog, run: Run) -> list[Bundle]:
     """Return the loads earlier in a turn, each with what it brings along; those that are refused are left out."""
-    loads = [(shelf.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
+    loads = [(view.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
     staying = _staying(turn, run)
-    wished = [bundle_of(Wish(entry, arguments), shelf, run, staying) for entry, arguments in loads if entry is not None]
+    wished = [
+        bundle_of(LoadRequest(entry, arguments), view, run, staying) for entry, arguments in loads if entry is not None
+    ]
     return [bundle for bundle in wished if bundle.refusal is None]
 
 
@@ -761,7 +763,7 @@ def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, tu
     return replace(outcome, by_sibling=True)
 
 
-async def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> ToolResult:
+async def _guard(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -> ToolResult:
     """Turn an unexpected failure into an error message; a tool never raises."""
     try:
         return await plan
@@ -772,7 +774,7 @@ async def _guarded(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run)
         return tool_message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
 
 
-def _refused(run: Run, outcome: outcomes.Refusal) -> ToolResult:
+def _refuse(run: Run, outcome: outcomes.Refusal) -> ToolResult:
     """Answer a load of a skill that could not be prepared."""
     reply = report(outcome, "model", run, getattr(outcome, "entry", None))
     return _result({"messages": [tool_message(run, LOAD_TOOL, reply)]}, run)

@@ -36,7 +36,7 @@ from deepskills._files.paths import AssetDirectories
 from deepskills._io.bridge import bridge, is_bridged
 from deepskills._io.plan import Plan
 from deepskills._loading.budget import Budgets, count_tokens
-from deepskills._middleware.before_model import before_model_call, started_alone
+from deepskills._middleware.before_model import before_model_call, start_alone
 from deepskills._middleware.chat_models import facts_of
 from deepskills._middleware.config import (
     NO_FILES,
@@ -55,7 +55,7 @@ from deepskills._middleware.config import (
 from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, open_checks, record_answer, with_ends
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
-from deepskills._middleware.extension_calls import SkillRun, judged_asset
+from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
 from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import SkillTools
 from deepskills._middleware.media import fit_media
@@ -70,20 +70,20 @@ from deepskills._middleware.request import (
     sent,
     tell_composed,
 )
-from deepskills._middleware.run import Run, Shelf, name_of, use_of
+from deepskills._middleware.run import Run, VisibleCatalog, name_of, use_of
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_calls import (
     CallRun,
     ToolCall,
     ToolSource,
+    add_guard,
     answer_from_context,
     disclosed,
     open_tool_call,
-    with_guard,
 )
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import conflict_in_deep_agent
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._providers.base import SkillProvider
@@ -135,8 +135,8 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
     return plugged
 
 
-def _started(run: Run) -> "Plan[SkillsStateUpdate | None]":
-    return cast("Any", started_alone(run, start(run))) if is_own_graph() else start(run)
+def _start(run: Run) -> "Plan[SkillsStateUpdate | None]":
+    return cast("Any", start_alone(run, start(run))) if is_own_graph() else start(run)
 
 
 def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
@@ -148,7 +148,7 @@ def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
     if catalog is None:
         return None
     # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
-    run.shelf = Shelf(catalog, settings.memory.rules.get(catalog.serial) or {})
+    run.view = VisibleCatalog(catalog, settings.memory.rules.get(catalog.serial) or {})
     run.tool_origins = disclosed(state)
     return run
 
@@ -158,7 +158,7 @@ def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]
     run = known_run(settings, state)
     if run is None:
         return []
-    use = use_of(run.thread, run.known_shelf, settings.memory.readings, None)
+    use = use_of(run.thread, run.known_view, settings.memory.readings, None)
     return [run.limited(skill) for skill in use.skills]
 
 
@@ -175,7 +175,7 @@ def _callable_in_sync(tool: BaseTool) -> BaseTool:
     return tool.model_copy(update={"func": call})
 
 
-def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
+def slash_menu(view: VisibleCatalog) -> list[dict[str, str]]:
     """Return the slash commands of a run, for a menu."""
     return [
         {
@@ -183,7 +183,7 @@ def slash_menu(shelf: Shelf) -> list[dict[str, str]]:
             "description": entry.description,
             "argument_hint": as_text(entry.frontmatter.get("argument-hint")),
         }
-        for entry in shelf.existing
+        for entry in view.existing
         if entry.is_user_invocable and "/" not in entry.name
     ]
 
@@ -210,7 +210,7 @@ class Services:
         return self._section_of(Run(self._settings, state, current_runtime()))
 
     def _section_of(self, run: Run) -> str:
-        run.perform(shelf_of(run))
+        run.perform(find_view(run))
         return section_text(self._section, run, [skill.entry.name for skill in run.loaded if not skill.is_lost])
 
     def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
@@ -220,12 +220,12 @@ class Services:
         """
         # A menu is often built outside any run, where LangGraph has no runtime to offer.
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(run.perform(shelf_of(run)))
+        return slash_menu(run.perform(find_view(run)))
 
     async def aslash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(await run.aperform(shelf_of(run)))
+        return slash_menu(await run.aperform(find_view(run)))
 
     async def _shown(
         self,
@@ -236,8 +236,8 @@ class Services:
     ) -> tuple[Sequence[SkillEntry], Callable[[SkillEntry, str], Coroutine[Any, Any, bytes]]]:
         """Return the skills that are shown to a model, and what reads their files as extensions judge them."""
         run = Run(replace(self._settings, backend=backend, sources=tuple(sources)), {}, runtime)
-        shelf = await run.aperform(shelf_of(run, found))
-        return shelf.visible, lambda entry, path: run.aperform(judged_asset(run, entry, path))
+        view = await run.aperform(find_view(run, found))
+        return view.visible, lambda entry, path: run.aperform(read_judged_asset(run, entry, path))
 
     def explain(
         self, state: Mapping[str, Any], name: str | None = None, runtime: object = None
@@ -317,14 +317,14 @@ class Services:
     def run_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension."""
         run = Run(self._settings, state, runtime)
-        run.perform(shelf_of(run))
+        run.perform(find_view(run))
         return SkillRun(run, extension)
 
     async def arun_for(self, extension: SkillExtension, state: Mapping[str, Any], runtime: Any) -> SkillRun:  # noqa: ANN401
         """Return the run that a tool call or another hook belongs to, for an extension, without blocking."""
         run = Run(self._settings, state, runtime)
         # An async tool may be called in a sync run, whose backend is called by its sync methods.
-        await (run.perform_in_thread(lambda: shelf_of(run)) if is_bridged() else run.aperform(shelf_of(run)))
+        await (run.perform_in_thread(lambda: find_view(run)) if is_bridged() else run.aperform(find_view(run)))
         return SkillRun(run, extension)
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
@@ -337,7 +337,7 @@ class Services:
         return None if run is None else SkillRun(run, extension)
 
 
-def _remembered(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedModelResponse[ResponseT]:
+def _remember(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedModelResponse[ResponseT]:
     """Return a response that tells the end of the turn what the model said, where an extension asks there."""
     if not asks_at_end(run.settings.extensions):
         return response
@@ -356,11 +356,11 @@ def _for_own_graph(prepared: PreparedCall, run: Run, model: object) -> tuple[lis
         return messages, update
     first = messages[0] if messages else None
     if isinstance(first, SystemMessage):
-        return [appended(first, prepared.section), *messages[1:]], update
+        return [append_section(first, prepared.section), *messages[1:]], update
     return [SystemMessage(prepared.section), *messages], update
 
 
-def appended(message: SystemMessage | None, section: str) -> SystemMessage:
+def append_section(message: SystemMessage | None, section: str) -> SystemMessage:
     """Return a system message with the section at its end."""
     # Content blocks, not text: a host's cache marks on its blocks would be lost in a string.
     blocks: list[Any] = list(message.content_blocks) if message is not None else []
@@ -462,7 +462,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             check_template(system_prompt)
         self._section: Section | None = None
         fixed = None if callable(sources) else parse_sources(sources)
-        plugged = with_guard(checked(extensions), backend, fixed)
+        plugged = add_guard(checked(extensions), backend, fixed)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
         files = NO_FILES if backend is None else backend
@@ -576,7 +576,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_alone()
         run = Run(self._settings, state, runtime)
-        return run.perform(_started(run))
+        return run.perform(_start(run))
 
     async def abefore_agent(  # type: ignore[override]
         self,
@@ -587,7 +587,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         """Discover skills, if this thread has none yet or is to look again."""
         self._check_alone()
         run = Run(self._settings, state, runtime)
-        return await run.aperform(_started(run))
+        return await run.aperform(_start(run))
 
     def modify_request(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Append the skills section to the request's system message."""
@@ -600,7 +600,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             if request.tools:  # a request by hand does not tell the agent's tools
                 run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
             section = self._section_of(run)
-        return request.override(system_message=appended(request.system_message, section)) if section else request
+        return request.override(system_message=append_section(request.system_message, section)) if section else request
 
     @hook_config(can_jump_to=["model"])
     def before_model(  # type: ignore[override]
@@ -652,7 +652,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                     raise
                 # Once: if even that is refused, the call fails as it would without us.
                 response = super().wrap_model_call(again, call)
-        return _remembered(model_call.finish(response), run)
+        return _remember(model_call.finish(response), run)
 
     async def awrap_model_call(
         self,
@@ -684,7 +684,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
                 if again is None:
                     raise
                 response = await super().awrap_model_call(again, call)
-        return _remembered(model_call.finish(response), run)
+        return _remember(model_call.finish(response), run)
 
     def wrap_tool_call(
         self,

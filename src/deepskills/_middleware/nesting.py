@@ -65,7 +65,7 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
     served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
     # Known only if an extension judges calls; without one there is nothing that could forbid.
-    passed_on = Limits(place_of(run.runtime), _limits(run), run.brought) if run.shelf is not None else None
+    passed_on = Limits(place_of(run.runtime), _limits(run), run.brought) if run.view is not None else None
     limits = limits_above.set(passed_on) if passed_on is not None else None
     call = call_in_progress.set(
         CallInProgress(

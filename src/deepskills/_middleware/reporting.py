@@ -153,7 +153,7 @@ def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
             pass
 
 
-def _slots(standing: outcomes.Standing, budgets: outcomes.Budgets) -> str:
+def _slots(standing: outcomes.LoadedSkills, budgets: outcomes.Budgets) -> str:
     return f"{max(0, budgets.skills - len(standing.loaded))}/{budgets.skills} slots left"
 
 

@@ -53,16 +53,16 @@ from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Failed, in_worker
-from deepskills._loading.budget import Prepared, Standing, count_text_tokens
+from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
-from deepskills._middleware.loading import Wish, judge, prepare, take_away
+from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
 from deepskills._middleware.media import fit_media, leave_out_media, may_refuse_media, media_messages
 from deepskills._middleware.reporting import log_problems, origin_of, tell
-from deepskills._middleware.run import Run, Shelf, disclosed_skills
+from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
@@ -92,9 +92,9 @@ from deepskills._middleware.tool_calls import (
 from deepskills._middleware.touched import hidden_in_section
 from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import workspace_of
-from deepskills._prompt.messages import CHANGED_LEAD, context_notice, lost_notice
+from deepskills._prompt.messages import CHANGED_LEAD, context_notice, word_lost_notice
 from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
@@ -169,7 +169,7 @@ class Composition:
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
-    def without_put_back(self, standing: Standing, told: Mapping[str, str]) -> "Composition":
+    def without_put_back(self, standing: LoadedSkills, told: Mapping[str, str]) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
         shown = [name for name in self.shown if name not in self.put_back]
@@ -190,7 +190,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
     carriers = carriers_of(messages, thread)
     if not carriers and not thread.standing.loaded:
-        return Composition(_noted(list(messages), thread.section("notes")))
+        return Composition(_note(list(messages), thread.section("notes")))
     budget = run.budgets.tokens
     # What the model refused for its length is tried again only in a request that is smaller, and by enough that another
     # word more or less in the user's message makes no difference.
@@ -207,7 +207,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
     # gives one up, so it ends.
     while missing := [name for name in decisions.put_back if name not in texts]:
-        recalled = await _recalled(missing, standing, run)
+        recalled = await _recall(missing, standing, run)
         for name, found in recalled.items():
             if isinstance(found, str):
                 lost[name] = found
@@ -220,7 +220,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     kept = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
     shown = [name for name in standing.loaded if name in kept or name in put_back]
     # From here on guards have had their look at these texts.
-    standing = _seen(standing, shown)
+    standing = _see(standing, shown)
     # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
     newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
     reported = thread.section("told")
@@ -235,7 +235,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})
-            carriers = [_settled(carrier) for carrier in carriers]
+            carriers = [_settle(carrier) for carrier in carriers]
             decisions = decide(carriers, standing, budget, room)
     # Without its record the skill looks unloaded to `decide`, which is not so: it stays loaded and its limits hold.
     for position, (name, _reason) in decisions.notices.items():
@@ -244,8 +244,8 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     # 6. Both forms are made now: a second try after an overflow must not read or decide again.
     # What this very update says of skills that are gone stands in this request already, as it does at a run's start.
     notes = {**thread.section("notes"), **update.get("skills_context", {}).get("notes", {})}
-    bare = _noted(_applied(messages, decisions, {}, lost), notes)
-    whole = _noted(_applied(messages, decisions, texts, lost), notes) if put_back else bare
+    bare = _note(_apply_update(messages, decisions, {}, lost), notes)
+    whole = _note(_apply_update(messages, decisions, texts, lost), notes) if put_back else bare
     return Composition(
         messages=whole,
         bare=bare if put_back else None,
@@ -289,12 +289,14 @@ def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]
     ]
 
 
-def _settled(carrier: Carrier) -> Carrier:
+def _settle(carrier: Carrier) -> Carrier:
     # Built by hand so that `is_lingering` falls back to its default.
     return Carrier(carrier.position, carrier.skill, carrier.message, carrier.is_lost, is_undone=carrier.is_undone)
 
 
-def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: Standing, run: Run) -> Standing:
+def _with_edits(
+    messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: LoadedSkills, run: Run
+) -> LoadedSkills:
     """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
     for carrier in carriers:
         record = standing.records.get(carrier.skill)
@@ -306,11 +308,11 @@ def _with_edits(messages: Sequence[AnyMessage], carriers: Sequence[Carrier], sta
         # The first comparison is the cheap one: nothing is hashed while the text is the one in memory.
         if memory.text(record.get("text", "")) == text or memory.keep_text(text) == record.get("text"):
             continue
-        standing = standing.with_load(carrier.skill, _left_as(text, record, run))
+        standing = standing.with_load(carrier.skill, _leave_as(text, record, run))
     return standing
 
 
-async def _recalled(names: Sequence[str], standing: Standing, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
+async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
     State comes first, because a guard may have changed the text there in this very step. Where the text cannot be
@@ -335,12 +337,12 @@ async def _recalled(names: Sequence[str], standing: Standing, run: Run) -> dict[
                 unread.append(name)
         # Extensions judge what is put back like a first load (`change_text`): a rule may have changed since.
         if known is not None:
-            found[name] = await _changed(name, known, _left_as(known, record, run), run)
+            found[name] = await _change(name, known, _leave_as(known, record, run), run)
     found |= await read_again(unread, standing, run)
     return found
 
 
-async def read_again(names: Sequence[str], standing: Standing, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
+async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
     The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
@@ -349,10 +351,10 @@ async def read_again(names: Sequence[str], standing: Standing, run: Run) -> dict
     """
     if not names:
         return {}
-    shelf = await shelf_of(run)
+    view = await find_view(run)
     records = standing.records
-    entries = {name: entry for name in names if (entry := shelf.catalog.by_name.get(name)) is not None}
-    wishes = [Wish(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
+    entries = {name: entry for name in names if (entry := view.catalog.by_name.get(name)) is not None}
+    wishes = [LoadRequest(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
     prepared = await prepare(wishes, run)
     # What no wish was made for is missing from the catalog.
     found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
@@ -367,7 +369,7 @@ async def read_again(names: Sequence[str], standing: Standing, run: Run) -> dict
                 # What was loaded was approved, if anything was; what the server sends now was not.
                 found[name] = "its server has changed it since it was loaded"
                 continue
-            refusal = await _changed_refusal(wish, ready, records[name], shelf, run)
+            refusal = await _word_changed_refusal(wish, ready, records[name], view, run)
             if refusal is not None:
                 found[name] = refusal
                 continue
@@ -377,9 +379,11 @@ async def read_again(names: Sequence[str], standing: Standing, run: Run) -> dict
     return found
 
 
-async def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shelf: Shelf, run: Run) -> str | None:
+async def _word_changed_refusal(
+    wish: LoadRequest, ready: Prepared, record: LoadRecord, view: VisibleCatalog, run: Run
+) -> str | None:
     """Return why the text of a file that changed since its load must not come in; `None` if it may."""
-    if ready.entry.is_user_only or not shelf.is_shown(wish.entry):
+    if ready.entry.is_user_only or not view.is_shown(wish.entry):
         # A start by the user would show in the conversation; a record alone proves none.
         is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
         if not is_ours or record.get("trigger") not in {"user", "pin"}:
@@ -390,10 +394,10 @@ async def _changed_refusal(wish: Wish, ready: Prepared, record: LoadRecord, shel
     return None if decision is None else "its file has changed, and it is no longer loaded as text"
 
 
-async def _changed(name: str, text: str, record: LoadRecord, run: Run) -> tuple[str, LoadRecord] | str:
+async def _change(name: str, text: str, record: LoadRecord, run: Run) -> tuple[str, LoadRecord] | str:
     """Return a text to put back, after extensions have seen it again."""
     if run.settings.extensions:
-        catalog = (await shelf_of(run)).catalog
+        catalog = (await find_view(run)).catalog
         entry = catalog.by_name.get(name)
         if entry is not None:
             load = SkillLoad(entry, record.get("arguments", ""), "system", text, record["tokens"], (), run.runtime)
@@ -425,7 +429,7 @@ def _is_unseen(record: LoadRecord, message: AnyMessage | None, run: Run) -> bool
     return "step" in record
 
 
-def _left_as(text: str, record: LoadRecord, run: Run) -> LoadRecord:
+def _leave_as(text: str, record: LoadRecord, run: Run) -> LoadRecord:
     """Return the record of a load whose text is as others left it."""
     if fingerprint(text) == record.get("text"):
         return record
@@ -436,7 +440,7 @@ def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
     return message is not None and not is_lost(message) and fingerprint(str(message.text)) != record.get("text")
 
 
-def _seen(standing: Standing, names: Iterable[str]) -> Standing:
+def _see(standing: LoadedSkills, names: Iterable[str]) -> LoadedSkills:
     """Return the standing after these loads were in a request: guards have seen them by now."""
     for name in names:
         record = standing.records[name]
@@ -447,13 +451,13 @@ def _seen(standing: Standing, names: Iterable[str]) -> Standing:
     return standing
 
 
-def _applied(
+def _apply_update(
     messages: Sequence[AnyMessage], decisions: Decisions, texts: Mapping[str, str], lost: Iterable[str]
 ) -> list[AnyMessage]:
     """Return the messages with notices and texts in place; a skill without a text gets a notice."""
     result = list(messages)
     for position, (name, reason) in decisions.notices.items():
-        result[position] = _emptied(result[position], context_notice(name, reason))
+        result[position] = _empty(result[position], context_notice(name, reason))
     for position, name in decisions.restored.items():
         # The same decisions serve the form without put-backs, which has no texts.
         text = texts.get(name) or context_notice(name, "no_room")
@@ -463,7 +467,7 @@ def _applied(
         result[position] = shielded(result[position])
     front = [_message(texts.get(name) or context_notice(name, "no_room")) for name in decisions.inserted]
     front += [_message(context_notice(name, "no_room")) for name in decisions.omitted]
-    front += [_message(lost_notice(name)) for name in lost]
+    front += [_message(word_lost_notice(name)) for name in lost]
     if not front:
         return result
     # Behind system messages, which providers want first, and behind a summary, which tells what came before.
@@ -475,7 +479,7 @@ def _applied(
     return [*result[:place], *front, *result[place:]]
 
 
-def _emptied(message: AnyMessage, notice: str) -> AnyMessage:
+def _empty(message: AnyMessage, notice: str) -> AnyMessage:
     """Return a message whose text gave way to a notice; it no longer counts as a pin."""
     # A notice that still looked like a pin would be taken for one by deepagents.
     extra = {key: value for key, value in message.additional_kwargs.items() if key not in {"lc_source", "skill"}}
@@ -491,7 +495,7 @@ def is_summary(message: AnyMessage) -> bool:
     return message.additional_kwargs.get("lc_source") == "summarization"
 
 
-def _noted(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessage]:
+def _note(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessage]:
     """Return the messages with the notes of their thread in their places."""
     if not notes:
         return messages
@@ -524,7 +528,7 @@ def _size(messages: Sequence[AnyMessage]) -> int:
 
 
 def _update(
-    thread: Thread, waiting: Sequence[str], newly: Sequence[str], standing: Standing, lost: Iterable[str]
+    thread: Thread, waiting: Sequence[str], newly: Sequence[str], standing: LoadedSkills, lost: Iterable[str]
 ) -> dict[str, Any]:
     told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
     noted = thread.section("told")
@@ -557,7 +561,7 @@ section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", defaul
 
 async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | None) -> "PreparedCall":
     """Compose the messages of a request, and find out what its section and tools depend on."""
-    shelf = await shelf_of(run)
+    view = await find_view(run)
     prefix: dict[str, str] = {}
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
@@ -570,15 +574,15 @@ async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Sectio
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
     # A skill whose text was lost just now no longer brings its tools.
     granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
-    use = skills_in_use(composed.messages, granting, disclosed_skills(run))
+    use = skills_in_use(composed.messages, granting, find_disclosed_skills(run))
     # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
     text = await _section(section, run, composed.shown)
-    return PreparedCall(composed, use, text, bool(shelf.visible))
+    return PreparedCall(composed, use, text, bool(view.visible))
 
 
 async def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
     """Return the skills section; a large one is rendered off the event loop."""
-    return await in_worker(lambda: section_text(section, run, loaded), len(run.known_shelf.catalog.entries))
+    return await in_worker(lambda: section_text(section, run, loaded), len(run.known_view.catalog.entries))
 
 
 def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
@@ -600,36 +604,36 @@ def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> st
 
 def section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
     """Return what the section of a run depends on."""
-    shelf, settings = run.known_shelf, run.settings
+    view, settings = run.known_view, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
     marked = loaded if run.shows_loaded else ()
     errors = run.state.get("skills_load_errors")
     # Fixed sources are shown as configured, even before or without a discovery that worked.
-    sources = settings.fixed_sources if settings.fixed_sources is not None else shelf.catalog.sources
-    shown = shelf.sources_to_show(sources)
+    sources = settings.fixed_sources if settings.fixed_sources is not None else view.catalog.sources
+    shown = view.sources_to_show(sources)
     # A function may give each run another backend; what it would give is not asked for a sentence.
     own = settings.fixed_backend
     space = run.workspace if run.workspace is not None else own
     paths = [source.path for source in shown]
     is_elsewhere = own is not None and space is not own
     return SectionInput(
-        catalog=shelf.catalog,
+        catalog=view.catalog,
         sources=shown,
         errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
         loaded={name: resources.get(name, []) for name in marked},
         hidden=hidden_in_section(run),
-        replaced_list=_replaced_list(run),
+        replaced_list=_replace_list(run),
         tools=run.agent_tools,
         out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),
         read_only=frozenset(path for path in paths if space is not None and refuses_writes(space, path)),
     )
 
 
-def _replaced_list(run: Run) -> str | None:
+def _replace_list(run: Run) -> str | None:
     """Return what an extension shows in place of the list of skills."""
     for extension in run.settings.extensions:
         try:
-            text = await_if_needed(extension.catalog_list(run.known_shelf.visible))
+            text = await_if_needed(extension.catalog_list(run.known_view.visible))
             if text is not None and not isinstance(text, str):
                 raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
         except Exception as error:
@@ -698,7 +702,7 @@ class ModelCall(Generic[ContextT]):
         thread, unused = run.thread, set()
         if not prepared.has_visible_skills:
             # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
-            if run.known_shelf.catalog.entries:
+            if run.known_view.catalog.entries:
                 unused.add(LOAD_TOOL)
             # Nothing to load, and nothing to unload: not even tools of a skill that was read as a file.
             if not thread.standing.loaded and not thread.section("disclosed"):

@@ -36,7 +36,7 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
-from deepskills._catalog.discovery import Discovery, Look
+from deepskills._catalog.discovery import Discovery, SourceScan
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
 from deepskills._catalog.sources import Source
 from deepskills._io.bridge import awaited
@@ -84,7 +84,7 @@ def place_of(runtime: ToolRuntime[Any, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class VisibleCatalog:
     """The skills of a run, and how visible they are."""
 
     catalog: Catalog
@@ -235,7 +235,7 @@ class Run:
         """Names of the tools that skills in use bring, as far as they are known."""
         self.tool_origins: Mapping[str, str] = {}
         """Tools that are some skill's own, with the name by which it includes them; empty if nobody knows."""
-        self.shelf: Shelf | None = None
+        self.view: VisibleCatalog | None = None
         """The skills of this run, once they were looked up."""
         self.agent_tools: frozenset[str] | None = None
         """Those of the agent's tools that the section speaks of, if a model request told."""
@@ -251,17 +251,17 @@ class Run:
         return tool_runtime(self.state, self._runtime)
 
     @cached_property
-    def look(self) -> Look:
+    def scan(self) -> SourceScan:
         """This run's look at its sources."""
         settings = self.settings
         # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
         runtime = partial(tool_runtime, self.state, self._runtime)
         # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
         if not settings.varies_by_run:
-            return Look(settings.library, settings.sources_in, settings.memory.looks_of(self._runtime), runtime)
+            return SourceScan(settings.library, settings.sources_in, settings.memory.scans_of(self._runtime), runtime)
         # A resumed run has no start, so its first hook looks.
-        looks = settings.memory.looks_of(self.runtime)
-        return Look(settings.library, partial(settings.sources_in, self.runtime), looks, runtime, varies=True)
+        looks = settings.memory.scans_of(self.runtime)
+        return SourceScan(settings.library, partial(settings.sources_in, self.runtime), looks, runtime, varies=True)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -298,11 +298,11 @@ class Run:
         return self.settings.lets_linger(self.model.provider)
 
     @property
-    def known_shelf(self) -> Shelf:
+    def known_view(self) -> VisibleCatalog:
         """The skills of this run, which must have been looked up before."""
-        if self.shelf is None:
+        if self.view is None:
             raise RuntimeError("the skills of this run were not looked up yet")
-        return self.shelf
+        return self.view
 
     def collect(self, update: Mapping[str, Any]) -> None:
         """Add to what changes in state."""
@@ -329,7 +329,7 @@ class Run:
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        use = use_of(self.thread, self.known_shelf, self.settings.memory.readings, self.look.found)
+        use = use_of(self.thread, self.known_view, self.settings.memory.readings, self.scan.found)
         above = limits_above.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
@@ -350,7 +350,7 @@ class Run:
         # In a tool call, `loaded` counts the calls before it in its turn as done. A skill that is unloaded in this very
         # turn was still seen, so both count.
         found = [skill.entry for skill in (*self.loaded, *self.use.skills)]
-        records, known = self.thread.standing.records, self.known_shelf.catalog.by_name
+        records, known = self.thread.standing.records, self.known_view.catalog.by_name
         for name in self.use.leaving:
             record = records[name]
             found.append(unread_entry(name, record["path"], record["digest"], record.get("origin")))
@@ -401,7 +401,7 @@ class Use:
         return [skill.entry for skill in self.skills if skill.grants]
 
 
-def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | None) -> Use:
+def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Discovery | None) -> Use:
     """Tell which skills are in use: the one answer that everybody goes by."""
     # The usual case, on a path that each request takes.
     standing = thread.standing
@@ -410,28 +410,28 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
     turn = thread.turn
     skills: list[LoadedSkill] = []
     leaving: dict[str, Literal["gone", "off"]] = {}
-    withheld = set(shelf.unjudged.intersection(standing.loaded))
+    withheld = set(view.unjudged.intersection(standing.loaded))
     for name in (*standing.loaded, *standing.lost):
         record, is_lost = standing.records[name], name not in standing.loaded
-        current = shelf.catalog.by_name.get(name)
+        current = view.catalog.by_name.get(name)
         # Another skill of the same name: its visibility and file say nothing about the one that was loaded.
         current = current if current is not None and is_of(current, record) else None
         if current is None and found is not None and is_gone(record, found):
             leaving[name] = "gone"
             continue
         # Turned off by somebody's decision. A judgement that failed is not a decision: it withholds and lifts nothing.
-        if shelf.hidden.get(name) == "off" and name not in shelf.unjudged:
+        if view.hidden.get(name) == "off" and name not in view.unjudged:
             leaving[name] = "off"
             continue
         # Neither in the catalog nor known to be gone, because its source failed: a judge cannot be asked about it.
-        if current is None and not is_lost and not _is_judged(name, record, shelf, found):
+        if current is None and not is_lost and not _is_judged(name, record, view, found):
             withheld.add(name)
         entry = _as_loaded(name, record, current, readings)
         # Nobody reloads a lost skill whose file changed, as loaded ones are: the file of today says what it forbids.
         if is_lost and not entry.is_read and current is not None:
             entry = current
         started_by_user = record.get("trigger") in {"user", "pin"}
-        is_visible = current is not None and (shelf.is_shown(current) or started_by_user)
+        is_visible = current is not None and (view.is_shown(current) or started_by_user)
         skills.append(
             LoadedSkill(
                 entry=entry,
@@ -440,17 +440,17 @@ def use_of(thread: Thread, shelf: Shelf, readings: Readings, found: Discovery | 
                 tokens=record["tokens"],
                 # Without a user's message there is no turn, and two empty ids must not match.
                 is_recent=bool(turn) and record.get("turn") == turn,
-                grants=entry.is_read and is_visible and not is_lost and name not in shelf.unjudged,
+                grants=entry.is_read and is_visible and not is_lost and name not in view.unjudged,
                 is_lost=is_lost,
                 load_id="" if is_lost else record.get("message", ""),
             )
         )
-    skills += _brought(thread, readings)
-    skills += _unproven(thread.unbacked, shelf, found)
+    skills += _bring(thread, readings)
+    skills += _unproven(thread.unbacked, view, found)
     return Use(skills, leaving, frozenset(withheld))
 
 
-def _brought(thread: Thread, readings: Readings) -> list[LoadedSkill]:
+def _bring(thread: Thread, readings: Readings) -> list[LoadedSkill]:
     """Return what was in use in agents whose answers came back in this turn; its limits hold until the next one."""
     records = {path: record for path, record in thread.section("brought").items() if record["turn"] == thread.turn}
     return [
@@ -485,7 +485,7 @@ def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, 
     return {"skills_context": {"brought": {**old, **new}}} if new else {}
 
 
-def _unproven(names: Sequence[str], shelf: Shelf, found: Discovery | None) -> list[LoadedSkill]:
+def _unproven(names: Sequence[str], view: VisibleCatalog, found: Discovery | None) -> list[LoadedSkill]:
     """Return the skills that state calls loaded, whose records are missing, and of which nobody could judge yet.
 
     Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
@@ -495,28 +495,28 @@ def _unproven(names: Sequence[str], shelf: Shelf, found: Discovery | None) -> li
     return [
         LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
         for name in names
-        if ((entry := shelf.catalog.by_name.get(name)) is not None or is_unsure)
-        and (shelf.hidden.get(name) != "off" or name in shelf.unjudged)
+        if ((entry := view.catalog.by_name.get(name)) is not None or is_unsure)
+        and (view.hidden.get(name) != "off" or name in view.unjudged)
     ]
 
 
-def _is_judged(name: str, record: LoadRecord, shelf: Shelf, found: Discovery | None) -> bool:
+def _is_judged(name: str, record: LoadRecord, view: VisibleCatalog, found: Discovery | None) -> bool:
     """Whether it is known that a loaded skill may be seen though it is not in the catalog."""
     # A file that is there and cannot be used is judged by its directory's name.
-    return shelf.shows_absent(name) or (found is not None and record["path"] in found.unusable)
+    return view.shows_absent(name) or (found is not None and record["path"] in found.unusable)
 
 
-def disclosed_skills(run: Run) -> list[SkillEntry]:
+def find_disclosed_skills(run: Run) -> list[SkillEntry]:
     """Return the skills whose file the model has read by `read_file`, unchanged since and visible now."""
     # The catalog's digest then and now: a file that changed after the read discloses nothing until it is read again.
-    shelf, catalog = run.known_shelf, run.known_shelf.catalog
+    view, catalog = run.known_view, run.known_view.catalog
     return [
         entry
         for name, digest in run.thread.section("disclosed").items()
         if (entry := catalog.by_name.get(name)) is not None
         and entry.is_read
         and entry.digest == digest
-        and shelf.is_shown(entry)
+        and view.is_shown(entry)
         and "tools" not in run.withheld(entry)
     ]
 

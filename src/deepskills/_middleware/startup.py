@@ -14,7 +14,7 @@ from typing import Any, cast
 from langchain_core.messages import AnyMessage
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.discovery import Discovery, source_errors
+from deepskills._catalog.discovery import Discovery, format_source_errors
 from deepskills._catalog.lookup import required_by
 from deepskills._errors import SkillsError
 from deepskills._io.backends import with_virtual_hint
@@ -22,10 +22,10 @@ from deepskills._io.plan import in_worker
 from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import Wish, load, prepare, take_away
+from deepskills._middleware.loading import LoadRequest, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
-from deepskills._middleware.run import Run, Shelf, is_of
+from deepskills._middleware.run import Run, VisibleCatalog, is_of
 from deepskills._middleware.state import (
     Mark,
     SkillsStateUpdate,
@@ -37,7 +37,7 @@ from deepskills._middleware.state import (
     parts_of,
 )
 from deepskills._middleware.traces import hidden_update, shadows_update
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening, without_requirements
 from deepskills._skillmd.problems import OF_ONE_RUN, SOURCE_ERRORS, listed, problem, quoted
 from deepskills._skillmd.text import counted
@@ -77,21 +77,21 @@ class _Claim:
         return self.mark["event"] == "load"
 
 
-async def adopted(run: Run, shelf: Shelf) -> dict[str, Any]:
+async def adopted(run: Run, view: VisibleCatalog) -> dict[str, Any]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
     parent, passes_on = taken_over()
     # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
-        return _inherited(parent, shelf)
+        return _inherit(parent, view)
     # Written even if empty: on a new thread users find these keys.
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
-        return merged(empty, (await _loaded_again(parent, shelf, run)))
+        return merged(empty, (await _load_again(parent, view, run)))
     # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
     claims = _claims(run.thread.messages)
     if not claims:
         return empty
-    wished = _worth_reading(claims, shelf, run)
+    wished = _worth_reading(claims, view, run)
     prepared = await prepare(wished, run)
     records: dict[str, LoadRecord] = {}
     resources: dict[str, Any] = {}
@@ -127,34 +127,34 @@ async def adopted(run: Run, shelf: Shelf) -> dict[str, Any]:
     }
 
 
-def _worth_reading(claims: Sequence[_Claim], shelf: Shelf, run: Run) -> list[Wish]:
+def _worth_reading(claims: Sequence[_Claim], view: VisibleCatalog, run: Run) -> list[LoadRequest]:
     """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
 
     Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
     """
-    wishes: dict[tuple[str, str], Wish] = {}
+    wishes: dict[tuple[str, str], LoadRequest] = {}
     of_one: Counter[str] = Counter()
     characters = 0
     for claim in reversed(claims):
-        entry = shelf.catalog.by_name.get(claim.skill) if claim.is_load else None
+        entry = view.catalog.by_name.get(claim.skill) if claim.is_load else None
         if entry is None or (claim.skill, claim.arguments) in wishes or of_one[claim.skill] == MAX_CLAIMED_OF_ONE:
             continue
-        if not _may_be_true(claim, entry, shelf, run):
+        if not _may_be_true(claim, entry, view, run):
             continue
         characters += len(claim.arguments)
         # Arguments are filled into texts, so they count before anything is prepared.
         if characters > MAX_CLAIMED_ARGUMENTS:
             break
-        wishes[claim.skill, claim.arguments] = Wish(entry, claim.arguments, "system")
+        wishes[claim.skill, claim.arguments] = LoadRequest(entry, claim.arguments, "system")
         of_one[claim.skill] += 1
         if len(wishes) == MAX_CLAIMED_LOADS:
             break
     return list(wishes.values())
 
 
-def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bool:
+def _may_be_true(claim: _Claim, entry: SkillEntry, view: VisibleCatalog, run: Run) -> bool:
     """Whether a claim names the file that is there, and its text begins as the block of that file does."""
-    if shelf.visibility(entry) == "off":
+    if view.visibility(entry) == "off":
         return False
     digest = claim.mark.get("digest")
     # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
@@ -163,15 +163,15 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, shelf: Shelf, run: Run) -> bo
     return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
 
 
-def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
+def _inherit(parent: Thread, view: VisibleCatalog) -> dict[str, Any]:
     """Return what a fork takes over from its parent, as far as it may see the skills."""
     records = parent.standing.records
     names = [
         name
         for name in parent.standing.loaded
-        if (entry := shelf.catalog.by_name.get(name)) is not None
+        if (entry := view.catalog.by_name.get(name)) is not None
         and is_of(entry, records[name])
-        and shelf.visibility(entry) != "off"
+        and view.visibility(entry) != "off"
     ]
     return {
         "skills_loaded": names,
@@ -182,15 +182,15 @@ def _inherited(parent: Thread, shelf: Shelf) -> dict[str, Any]:
     }
 
 
-async def _loaded_again(parent: Thread, shelf: Shelf, run: Run) -> dict[str, Any]:
+async def _load_again(parent: Thread, view: VisibleCatalog, run: Run) -> dict[str, Any]:
     """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
     records = parent.standing.records
     wishes = [
-        Wish(entry, records[name].get("arguments", ""), "system")
+        LoadRequest(entry, records[name].get("arguments", ""), "system")
         for name in parent.standing.loaded
-        if (entry := shelf.catalog.by_name.get(name)) is not None
+        if (entry := view.catalog.by_name.get(name)) is not None
         # A skill that only users may start is passed on if a user has started it.
-        and (shelf.is_shown(entry) or (shelf.find(name) and records[name].get("trigger") in {"user", "pin"}))
+        and (view.is_shown(entry) or (view.find(name) and records[name].get("trigger") in {"user", "pin"}))
     ]
     settled = await load(wishes, run)
     return merged(*(done.update for done in settled.values()))
@@ -271,31 +271,31 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     found = None
     if catalog is None:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = await run.look.discover(await run.look.claimed(thread.catalog, copy))
-        run.look.started(thread.catalog, found)
-    shelf = await shelf_of(run, found)
+        found = await run.scan.discover(await run.scan.claimed(thread.catalog, copy))
+        run.scan.started(thread.catalog, found)
+    view = await find_view(run, found)
     update: dict[str, Any] = {}
     if found is not None:
-        update = await _discovered(run, found, shelf)
+        update = await _discover(run, found, view)
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)), hidden_update(run))
     if run.settings.slash_commands:
-        update = merged(update, _noticed_message(run))
+        update = merged(update, _notice_message(run))
     # Last, so that extensions see what is in use after discovery and unloads.
     await at("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
     if problems is not None:
         update["skills_problems"] = problems
-        update["skills_load_errors"] = source_errors(problems)
+        update["skills_load_errors"] = format_source_errors(problems)
     # After everything was logged: the exception names the errors, and the log has the warnings as well.
     if run.settings.strict and found is not None:
         _raise_errors(found.problems)
     return _changes(run.state, update)
 
 
-async def _discovered(run: Run, found: Discovery, shelf: Shelf) -> dict[str, Any]:
+async def _discover(run: Run, found: Discovery, view: VisibleCatalog) -> dict[str, Any]:
     """Return what a look at the sources writes."""
     thread, catalog = run.thread, found.catalog
     skills, sources = counted(len(catalog.entries), "skill"), counted(len(catalog.sources), "source")
@@ -305,11 +305,11 @@ async def _discovered(run: Run, found: Discovery, shelf: Shelf) -> dict[str, Any
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
     if thread.is_new:
-        update = merged(update, await adopted(run, shelf))
+        update = merged(update, await adopted(run, view))
     return update
 
 
-def _noticed_message(run: Run) -> dict[str, Any]:
+def _notice_message(run: Run) -> dict[str, Any]:
     """Return the update that has the user's newest message looked at for slash commands, once.
 
     Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
@@ -340,7 +340,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
         kept = [known for known in run.thread.problems if known["code"] not in OF_ONE_RUN]
         return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
     fresh += _out_of_reach(run)
-    fresh += _hidden_requirements(run.known_shelf)
+    fresh += _find_hidden_requirements(run.known_view)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
     problems = [*located, *vanished, *fresh]
@@ -354,27 +354,27 @@ def _out_of_reach(run: Run) -> list[SkillProblem]:
     """Return the one problem about skills that only a user may start, while no user can."""
     if run.settings.slash_commands:
         return []
-    shelf = run.known_shelf
+    view = run.known_view
     names = [
         entry.name
-        for name, visibility in shelf.hidden.items()
-        if visibility == "user-only" and (entry := shelf.catalog.by_name.get(name)) is not None and entry.is_user_only
+        for name, visibility in view.hidden.items()
+        if visibility == "user-only" and (entry := view.catalog.by_name.get(name)) is not None and entry.is_user_only
     ]
     return [problem("slash_commands", "skills-user-only", count=len(names), names=listed(names))] if names else []
 
 
-def _hidden_requirements(shelf: Shelf) -> list[SkillProblem]:
+def _find_hidden_requirements(view: VisibleCatalog) -> list[SkillProblem]:
     """Return the problems of skills that require what is hidden from the model; discovery reports what is missing."""
-    if not shelf.hidden:
+    if not view.hidden:
         return []
     return [
         problem(entry.path, "requires-missing", names=listed(hidden))
-        for entry in shelf.visible
+        for entry in view.visible
         if (
             hidden := [
                 written
-                for written, found in required_by(entry, shelf.catalog.find)
-                if found is not None and not shelf.is_shown(found)
+                for written, found in required_by(entry, view.catalog.find)
+                if found is not None and not view.is_shown(found)
             ]
         )
     ]

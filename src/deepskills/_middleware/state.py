@@ -49,7 +49,7 @@ from langgraph.graph.message import add_messages
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from deepskills._loading.budget import Loaded, Standing, record_of
+from deepskills._loading.budget import Loaded, LoadedSkills, record_of
 from deepskills._prompt.messages import NEXT_TEXT
 from deepskills._types import (
     MAX_SHOWN_NAME_LENGTH,
@@ -166,7 +166,7 @@ def merge_pins(
     No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
     # Pins of one step add up: parallel branches may each write some, and two writes without a reducer raise.
-    return [*_listed(current), *(_short_pin(pin) for pin in _listed(update))]
+    return [*_list(current), *(_short_pin(pin) for pin in _list(update))]
 
 
 def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
@@ -183,7 +183,7 @@ def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
     return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
 
 
-def _listed(value: object) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
         return list(value or ())
     # One pin of another shape, from which `commands` makes the problem that says so.
@@ -401,7 +401,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
 """What each section of `skills_context` holds by key."""
 
 
-def _checked(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
+def _check(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
     """Return what a mapping in state holds in the right shape; the rest is set aside, and `malformed` names the key."""
     # An absent key is not malformed.
     if value is None or value == {}:
@@ -428,7 +428,7 @@ class Thread:
     given: Sequence[AnyMessage]
     """The messages as state has them."""
 
-    standing: Standing
+    standing: LoadedSkills
     resources: dict[str, list[ResourceMetadata]]
     context: dict[str, dict[str, Any]]
     catalog: object
@@ -453,7 +453,7 @@ class Thread:
         return cls(
             given=state.get("messages") or (),
             standing=standing,
-            resources=_checked(state.get("skill_resources"), _RESOURCES, "skill_resources", malformed),
+            resources=_check(state.get("skill_resources"), _RESOURCES, "skill_resources", malformed),
             context=context,
             catalog=state.get("skills_catalog"),
             unbacked=unbacked,
@@ -541,16 +541,18 @@ def is_users_own(message: AnyMessage) -> bool:
     return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
-def _standing(state: Mapping[str, Any], texts: Mapping[str, Any], malformed: list[str]) -> tuple[Standing, list[str]]:
+def _standing(
+    state: Mapping[str, Any], texts: Mapping[str, Any], malformed: list[str]
+) -> tuple[LoadedSkills, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
     names = state.get("skills_loaded") or ()
     if not isinstance(names, list | tuple) or (names and not all(isinstance(name, str) for name in names)):
         malformed.append("skills_loaded")
         names = ()
     # Records first: a name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
-    records = _checked(state.get("skills_load_records"), _RECORD, "skills_load_records", malformed)
+    records = _check(state.get("skills_load_records"), _RECORD, "skills_load_records", malformed)
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
-    standing = Standing(tuple(name for name in names if name in records), records, lingering)
+    standing = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
     return standing, [name for name in names if name not in records]
 
 
@@ -561,7 +563,7 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or any(section not in _SECTIONS for section in items):
         malformed.append("skills_context")
     return {
-        section: _checked(items[section], adapter, "skills_context", malformed)
+        section: _check(items[section], adapter, "skills_context", malformed)
         for section, adapter in _SECTIONS.items()
         if section in items
     }
@@ -572,7 +574,7 @@ def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
         return []
     items = value if isinstance(value, list) else []
     # As a mapping only to share the checking; the keys mean nothing.
-    good = list(_checked(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
+    good = list(_check(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
     if len(good) < len(items) or not isinstance(value, list):
         malformed.append("skills_problems")
     return good
@@ -794,7 +796,9 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
     }
 
 
-def unload_update(names: Iterable[str], standing: Standing | None = None, state: str | None = None) -> dict[str, Any]:
+def unload_update(
+    names: Iterable[str], standing: LoadedSkills | None = None, state: str | None = None
+) -> dict[str, Any]:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
     context: dict[str, Any] = {"told": dict.fromkeys(gone)}
@@ -813,7 +817,7 @@ def unload_update(names: Iterable[str], standing: Standing | None = None, state:
     }
 
 
-def lost_update(names: Iterable[str], standing: Standing) -> dict[str, Any]:
+def lost_update(names: Iterable[str], standing: LoadedSkills) -> dict[str, Any]:
     """Return the update that takes skills away whose text could not be recovered; records stay for their limits."""
     kept: dict[str, Any] = {}
     for name in names:
@@ -872,7 +876,7 @@ def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
             elif key == "messages":
                 result[key] = [*before, *value]
             elif key == "skills_loaded":
-                result[key] = _merged_names(before, value)
+                result[key] = _merge_names(before, value)
             elif key in _TWO_LEVELS:
                 sections = dict.fromkeys([*before, *value])
                 result[key] = {name: {**(before.get(name) or {}), **(value.get(name) or {})} for name in sections}
@@ -886,7 +890,7 @@ def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
 _TWO_LEVELS = frozenset({"skills_context", "skills_extensions"})
 
 
-def _merged_names(before: Any, value: Any) -> Any:  # noqa: ANN401 - a list, or what to unload and load
+def _merge_names(before: Any, value: Any) -> Any:  # noqa: ANN401 - a list, or what to unload and load
     """Return two updates of `skills_loaded` as one; the second comes after the first."""
     first = before if isinstance(before, dict) else {"unload": [], "load": before}
     second = value if isinstance(value, dict) else {"unload": [], "load": value}

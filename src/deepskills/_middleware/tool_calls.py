@@ -44,7 +44,7 @@ from deepskills._middleware.extension_calls import (
     before_tool,
     with_changes,
 )
-from deepskills._middleware.run import Run, brought_update, disclosed_skills
+from deepskills._middleware.run import Run, brought_update, find_disclosed_skills
 from deepskills._middleware.state import (
     LINGERING,
     Thread,
@@ -52,7 +52,7 @@ from deepskills._middleware.state import (
     merged,
 )
 from deepskills._middleware.turn import turn_of
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import (
     EXECUTION_REJECTED,
     call_refused,
@@ -111,13 +111,13 @@ class ToolSource:
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
-            return _failed(name, f"{type(error).__name__}: {error}")
+            return _fail(name, f"{type(error).__name__}: {error}")
         if inspect.isawaitable(found):
             # Closed, or Python warns that it was never awaited.
             if inspect.iscoroutine(found):
                 found.close()
-            return _failed(name, "it is async; run the agent with ainvoke or astream")
-        return _checked(name, found)
+            return _fail(name, "it is async; run the agent with ainvoke or astream")
+        return _check(name, found)
 
     async def aresolve(self, name: str, runtime: object) -> Resolution:
         """Resolve a name on an async call."""
@@ -130,8 +130,8 @@ class ToolSource:
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
-            return _failed(name, f"{type(error).__name__}: {error}")
-        return _checked(name, found)
+            return _fail(name, f"{type(error).__name__}: {error}")
+        return _check(name, found)
 
     def _listed(self, name: str) -> Resolution:
         return Resolution([self._by_name[name]] if name in self._by_name else [])
@@ -152,10 +152,10 @@ async def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> di
     return dict(zip(names, found, strict=True))
 
 
-def _checked(name: str, found: object) -> Resolution:
+def _check(name: str, found: object) -> Resolution:
     is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
     if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
-        return _failed(name, f"it returned {type(found).__name__}, not a list of tools")
+        return _fail(name, f"it returned {type(found).__name__}, not a list of tools")
     tools: dict[str, BaseTool] = {}
     # The first of a name counts: a request with two tools of one name is refused by providers.
     for item in found:  # type: ignore[attr-defined]
@@ -163,7 +163,7 @@ def _checked(name: str, found: object) -> Resolution:
     return Resolution(list(tools.values()))
 
 
-def _failed(name: str, reason: str) -> Resolution:
+def _fail(name: str, reason: str) -> Resolution:
     logger.error("The resolver of skill tools failed for %r: %s", name, reason)
     return Resolution(failure=reason)
 
@@ -180,10 +180,10 @@ class InUse:
 
     def shown_to_deepagents(self) -> list[SkillMetadata]:
         """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
-        return [_spelled(entry) for entry in self.seen]
+        return [_spell(entry) for entry in self.seen]
 
 
-def _spelled(entry: SkillEntry) -> SkillMetadata:
+def _spell(entry: SkillEntry) -> SkillMetadata:
     """Return a skill whose tools are named as deepagents' class reads them: with spaces between."""
     further = {**entry.skill["metadata"], INCLUDE_TOOLS: " ".join(include_names(entry))}
     return {**entry.skill, "metadata": further}
@@ -224,11 +224,13 @@ def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list
 def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
     """Return where a skill was last read as a file or pinned; -1 for nowhere."""
     reads = _last_reads(messages)
-    pins = {name: position for position, message in enumerate(messages) if (name := pinned_name(message)) is not None}
+    pins = {
+        name: position for position, message in enumerate(messages) if (name := read_pinned_name(message)) is not None
+    }
     return lambda entry: max(reads.get(path_of_call(entry.path), -1), pins.get(entry.name, -1))
 
 
-def pinned_name(message: object) -> str | None:
+def read_pinned_name(message: object) -> str | None:
     """Return the skill that a message pins."""
     extra = getattr(message, "additional_kwargs", {})
     skill = extra.get("skill") if extra.get("lc_source") == "pinned_skill" else None
@@ -351,7 +353,7 @@ class CallRun(Run):
                 # of the calls.
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
-            elif (entry := self.known_shelf.find_visible(call.name)) is not None:
+            elif (entry := self.known_view.find_visible(call.name)) is not None:
                 before = found.get(entry.name)
                 # Other arguments are another load, which is not done yet; without any the skill stays as it is.
                 if before is None or (call.arguments.strip() and call.arguments != before.arguments):
@@ -394,7 +396,7 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
     judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
     is_judged = any(overrides(extension, method) for extension in judging for method in methods)
     if is_judged:
-        await shelf_of(run)
+        await find_view(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
         run.tool_origins = disclosed(run.state)
@@ -404,11 +406,11 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
             return _refusal(request, decision, run)
     # After the judgement: a refused read discloses nothing.
     read = await _disclosing(request, run)
-    name = await hidden_tool(request, run)
+    name = await refuse_hidden_tool(request, run)
     if name is None:
         return ToolCall(request, run, is_judged, read)
     found = (await resolved(source, [name], get_runtime()))[name]
-    return failed_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
+    return fail_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
 
 
 async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
@@ -420,10 +422,10 @@ async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
     if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
     # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
-    catalog = await run.look.catalog(run.thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.scan.catalog(run.thread.catalog, run.state.get("skills_metadata"))
     read = path_of_call(path)
     entry = next((known for known in catalog.with_tools if path_of_call(known.path) == read), None)
-    if entry is None or not entry.is_read or not (await shelf_of(run)).is_shown(entry):
+    if entry is None or not entry.is_read or not (await find_view(run)).is_shown(entry):
         return None
     # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
@@ -447,7 +449,7 @@ def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
     return with_changes(_error(request, call_refused(refused.reason)), run)
 
 
-async def hidden_tool(request: ToolCallRequest, run: Run) -> str | None:
+async def refuse_hidden_tool(request: ToolCallRequest, run: Run) -> str | None:
     """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
 
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
@@ -458,13 +460,13 @@ async def hidden_tool(request: ToolCallRequest, run: Run) -> str | None:
     name = disclosed(run.state).get(request.tool_call["name"])
     if name is None:
         return None
-    await shelf_of(run)
+    await find_view(run)
     return name if name in included_names(run) else None
 
 
 def included_names(run: Run) -> set[str]:
     """Return the names by which the skills in use, and those that were disclosed by a read, include tools."""
-    return {name for entry in (*run.use.granting, *disclosed_skills(run)) for name in include_names(entry)}
+    return {name for entry in (*run.use.granting, *find_disclosed_skills(run)) for name in include_names(entry)}
 
 
 def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
@@ -474,7 +476,7 @@ def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
     return request.override(tool=tool) if tool is not None else request
 
 
-def failed_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
+def fail_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
     """Return what to answer when the tool could not be resolved."""
     if found.failure is None:
         return None
@@ -502,7 +504,7 @@ EXECUTING_TOOLS = frozenset({"execute", "run_skill_script"})
 _SCRIPTS = "scripts"
 
 
-def with_guard(
+def add_guard(
     extensions: tuple[SkillExtension, ...], backend: object, sources: Sequence[Source] | None
 ) -> tuple[SkillExtension, ...]:
     """Return the extensions with the guard first, if skills may come from a provider that is not trusted."""

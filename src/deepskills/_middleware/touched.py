@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from deepskills._catalog.catalog import Catalog, Visibility
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import merged, note_update
-from deepskills._middleware.visibility import shelf_of
+from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import suggestion_line, suggestion_note
 from deepskills._skillmd.globs import matches, patterns_of
 
@@ -32,7 +32,7 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
     known = thread.section("touched")
     if not known and not (thread.messages and isinstance(thread.messages[-1], ToolMessage)):
         return {}
-    catalog = await run.look.catalog(thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
     if not catalog.with_paths:
         return {}
     fresh = [name for name in _touched(catalog, thread.messages) if name not in known][: MAX_TOUCHED - len(known)]
@@ -44,9 +44,9 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
     update: dict[str, Any] = {"skills_context": {"touched": dict.fromkeys([*fresh, *lost], anchor)}}
     if run.shows_loaded:
         return update
-    shelf = await shelf_of(run)
+    view = await find_view(run)
     # What another rule hides is not announced either.
-    hidden = {**shelf.hidden, **shelf.unmatched}
+    hidden = {**view.hidden, **view.unmatched}
     lines = [
         suggestion_line(entry, shows_description=hidden.get(entry.name) != "name-only")
         for entry in catalog.with_paths
@@ -57,11 +57,11 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
 
 def hidden_in_section(run: Run) -> Mapping[str, Visibility]:
     """Return what the section hides: skills that were announced in the conversation are not listed a second time."""
-    shelf = run.known_shelf
+    view = run.known_view
     touched = run.thread.section("touched")
     if not touched or run.shows_loaded:
-        return shelf.hidden
-    return {**shelf.hidden, **{name: "user-only" for name in touched if shelf.hidden.get(name) != "off"}}
+        return view.hidden
+    return {**view.hidden, **{name: "user-only" for name in touched if view.hidden.get(name) != "off"}}
 
 
 def _touched(catalog: Catalog, messages: Sequence[AnyMessage]) -> list[str]:

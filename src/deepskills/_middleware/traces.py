@@ -181,13 +181,13 @@ def shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
     # By the path that the message quotes: problems are texts, and only this one names two files.
     new: dict[str, Any] = {}
     for noted in found.shadowed[:MAX_TRACED]:
-        winner = next((path for path in _quoted_in(noted["message"]) if path in by_path), None)
+        winner = next((path for path in _quote_in(noted["message"]) if path in by_path), None)
         if winner is not None:
             new[noted["path"]] = {"name": by_path[winner], "winner": winner}
-    return _replaced("shadowed", newest_traces("shadowed", new), run)
+    return _replace("shadowed", newest_traces("shadowed", new), run)
 
 
-def _quoted_in(message: str) -> list[str]:
+def _quote_in(message: str) -> list[str]:
     return message.split("`")[1::2]
 
 
@@ -195,21 +195,21 @@ def hidden_update(run: Run) -> dict[str, Any]:
     """Return the update that keeps what functions and extensions hid from this run: nobody else can ask them again."""
     if not run.settings.has_judges:
         return {}
-    shelf = run.known_shelf
-    judged: dict[str, str] = {**shelf.broken_hidden, **shelf.hidden, **dict.fromkeys(shelf.always, "always")}
+    view = run.known_view
+    judged: dict[str, str] = {**view.broken_hidden, **view.hidden, **dict.fromkeys(view.always, "always")}
     new: dict[str, Any] = {}
     for name, how in itertools.islice(judged.items(), MAX_TRACED):
-        by = shelf.judges.get(name)
+        by = view.judges.get(name)
         new[name] = {"how": how} if by is None else {"how": how, "by": by}
-        if name in shelf.unjudged:
+        if name in view.unjudged:
             new[name]["code"] = "extension-failed" if by else "visibility-failed"
     kept = newest_traces("hidden", new)
     if len(kept) < len(judged):
         kept = newest_traces("hidden", {**new, PARTIAL: {"how": "partial"}})
-    return _replaced("hidden", kept, run)
+    return _replace("hidden", kept, run)
 
 
-def _replaced(section: str, new: Mapping[str, Any], run: Run) -> dict[str, Any]:
+def _replace(section: str, new: Mapping[str, Any], run: Run) -> dict[str, Any]:
     known = run.thread.section(section)
     if known == new:
         return {}

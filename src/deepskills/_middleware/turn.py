@@ -49,9 +49,9 @@ from deepskills._loading.budget import (
     Assumed,
     Budgets,
     Loaded,
+    LoadedSkills,
     Outcome,
     Prepared,
-    Standing,
     Unloaded,
     Unreadable,
     decide_together,
@@ -159,13 +159,13 @@ def _same(asked: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
 class TurnSoFar:
     """What is loaded once the earlier calls of the turn are done, and which of them gave room back."""
 
-    standing: Standing
+    standing: LoadedSkills
     unloaded: tuple[str, ...] = ()
 
 
 def after_calls(
     calls: Sequence[SkillCall],
-    standing: Standing,
+    standing: LoadedSkills,
     catalog: Catalog,
     prepared: Mapping[tuple[str, str], Prepared],
     budgets: Budgets,
@@ -215,7 +215,7 @@ def _may_be_granted(outcome: Outcome) -> bool:
 
 
 def decide_in_turn(
-    prepared: Prepared, so_far: TurnSoFar, before: Standing, budgets: Budgets, required: Sequence[Prepared] = ()
+    prepared: Prepared, so_far: TurnSoFar, before: LoadedSkills, budgets: Budgets, required: Sequence[Prepared] = ()
 ) -> tuple[Outcome, list[Loaded]]:
     """Decide on a load behind other calls of its turn, and record which of their unloads it relies on.
 
@@ -237,7 +237,7 @@ def decide_in_turn(
     return replace(outcome, relies_on=so_far.unloaded) if isinstance(outcome, Loaded) else outcome, relying
 
 
-def loads_to_undo(standing: Standing, budgets: Budgets) -> list[str]:
+def loads_to_undo(standing: LoadedSkills, budgets: Budgets) -> list[str]:
     """Return the loads that relied on an unload which did not happen, as far as there is no room for them."""
     undone: list[str] = []
     # Newest first: an older load was there when the room was still its own.

@@ -2,7 +2,7 @@
 
 Three parties have a say: the author by frontmatter, the operator by a rule, and the extensions. The strictest counts,
 except that the operator may overrule an author by `"always"`. Whoever fails to answer hides the skill, because a guard
-that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`Shelf.unjudged`).
+that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`VisibleCatalog.unjudged`).
 """
 
 import inspect
@@ -19,7 +19,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.extension_calls import SkillRun, ask
-from deepskills._middleware.run import Run, Shelf, directory_name, name_of, unread_entry
+from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SkillProblem
@@ -28,19 +28,19 @@ MAX_BROKEN_JUDGED = 1_000
 """How many broken files are judged by visibility."""
 
 
-async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
+async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     """Return the skills of a run: what discovery found, or else the catalog that is believed."""
-    if run.shelf is not None and found is None:
-        return run.shelf
+    if run.view is not None and found is None:
+        return run.view
     catalog = (
         found.catalog
         if found is not None
-        else (await run.look.catalog(run.thread.catalog, run.state.get("skills_metadata")))
+        else (await run.scan.catalog(run.thread.catalog, run.state.get("skills_metadata")))
     )
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
-    looked = found or run.look.found
+    looked = found or run.scan.found
     problems = looked.problems if looked is not None else run.thread.problems
-    judged, unjudged, judges = await _judged(run, catalog, _broken_skills(problems, catalog))
+    judged, unjudged, judges = await _judge(run, catalog, _broken_skills(problems, catalog))
     touched = run.thread.section("touched")
     unmatched = {
         entry.name: how
@@ -52,15 +52,15 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
     shows_absent = partial(_shows_absent, run.settings)
     # The usual case, on a path that each request takes: everything is visible.
     if not judged:
-        run.shelf = Shelf(catalog, noted=lambda: problems, shows_absent=shows_absent)
+        run.view = VisibleCatalog(catalog, noted=lambda: problems, shows_absent=shows_absent)
     else:
         broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
         always = frozenset(name for name, how in judged.items() if how == "always")
         hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
-        run.shelf = Shelf(
+        run.view = VisibleCatalog(
             catalog,
             hidden,
-            lambda: _existing(problems, broken),
+            lambda: _find_existing(problems, broken),
             unjudged,
             always,
             broken,
@@ -70,13 +70,13 @@ async def shelf_of(run: Run, found: Discovery | None = None) -> Shelf:
         )
     # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
-    return run.shelf
+    return run.view
 
 
 async def unseen_names(run: Run) -> frozenset[str]:
     """Return the skills of a run that the model may neither see nor load."""
-    shelf = await shelf_of(run)
-    judged = {**shelf.broken_hidden, **shelf.hidden}
+    view = await find_view(run)
+    judged = {**view.broken_hidden, **view.hidden}
     return frozenset(name for name, how in judged.items() if how not in {"on", "name-only"})
 
 
@@ -99,14 +99,14 @@ def _broken_skills(problems: Sequence[SkillProblem], catalog: Catalog) -> list[S
     return list(entries.values())
 
 
-def _existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibility]) -> Sequence[SkillProblem]:
+def _find_existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibility]) -> Sequence[SkillProblem]:
     """Return the problems without those of broken files that are off: they do not exist in this run."""
     if "off" not in broken.values():
         return problems
     return [found for found in problems if broken.get(directory_name(found)) != "off"]
 
 
-async def _judged(
+async def _judge(
     run: Run, catalog: Catalog, broken: Sequence[SkillEntry]
 ) -> tuple[Mapping[str, Visibility], frozenset[str], Mapping[str, str]]:
     """Return every skill that is not simply visible, those that are off because a judgement failed, and who hid which.
@@ -133,10 +133,10 @@ async def _judged(
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         # No limit: `backend_timeout` is about backends, and this calls the function once for every skill.
-        reply = await Attempt(CallFunction(lambda: _ruled(entries, call, run.runtime), seconds=None))
+        reply = await Attempt(CallFunction(lambda: _apply_rule(entries, call, run.runtime), seconds=None))
         ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
         judges |= {name: "" for name, how in ruled.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
-        hidden = _overruled(hidden, ruled)
+        hidden = _overrule(hidden, ruled)
         unjudged |= failed
         decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
         run.problems += problems
@@ -144,8 +144,8 @@ async def _judged(
         if overrides(extension, "visibility"):
             # "always" is the operator's word to the core. Extensions know only the four visibilities, and may hide such
             # a skill as well.
-            shelf = Shelf(catalog, {name: how for name, how in hidden.items() if how != "always"})
-            given, failed = await _asked(run, extension, shelf, entries)
+            view = VisibleCatalog(catalog, {name: how for name, how in hidden.items() if how != "always"})
+            given, failed = await _ask(run, extension, view, entries)
             # By a judgement that failed only where nobody else hides the skill as strictly.
             own = name_of(extension)
             judges |= {name: own for name, how in given.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
@@ -156,10 +156,10 @@ async def _judged(
     return hidden, frozenset(unjudged - decided), judges
 
 
-async def _asked(
-    run: Run, extension: SkillExtension, shelf: Shelf, entries: Sequence[SkillEntry]
+async def _ask(
+    run: Run, extension: SkillExtension, view: VisibleCatalog, entries: Sequence[SkillEntry]
 ) -> tuple[dict[str, Visibility], set[str]]:
-    own = SkillRun(run, extension, shelf)
+    own = SkillRun(run, extension, view)
     value = await ask("visibility", own, entries)
     # Checked here as well as in `ask`: a mapping with other values must not pass for one that hides nothing.
     if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
@@ -186,7 +186,7 @@ def strictest(first: Mapping[str, Visibility], second: Mapping[str, Visibility])
     return result
 
 
-def _overruled(author: Mapping[str, Visibility], operator: Mapping[str, Visibility]) -> dict[str, Visibility]:
+def _overrule(author: Mapping[str, Visibility], operator: Mapping[str, Visibility]) -> dict[str, Visibility]:
     """Return what authors and the operator say together: the stricter counts, unless the operator says `"always"`."""
     always: dict[str, Visibility] = {name: how for name, how in operator.items() if how == "always"}
     return {**strictest(author, operator), **always}
@@ -198,7 +198,7 @@ def fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibi
     if not isinstance(rule, Mapping):
         return hidden
     by_rule = _lookup(rule)
-    return _overruled(hidden, {entry.name: by_rule(entry.name) for entry in entries})
+    return _overrule(hidden, {entry.name: by_rule(entry.name) for entry in entries})
 
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
@@ -221,7 +221,7 @@ def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
     return by_rule
 
 
-def _ruled(
+def _apply_rule(
     entries: Sequence[SkillEntry],
     rule: Any,  # noqa: ANN401 - a user's function
     runtime: object,

@@ -19,14 +19,14 @@ from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_DESCRIPTION, Broken, Unknown, full_description
 from deepskills._files.inventory import Inventory
 from deepskills._loading import budget as outcomes
-from deepskills._loading.budget import Budgets, Standing
+from deepskills._loading.budget import Budgets, LoadedSkills
 from deepskills._loading.placement import Reason
 from deepskills._skillmd.text import (
+    clean_name,
     field_text,
     harmless_body,
     origin_text,
-    quoted_names,
-    shown_name,
+    quote_names,
     shown_path,
 )
 from deepskills._types import SkillOrigin
@@ -74,21 +74,21 @@ def media_left_out(kind: str) -> str:
 
 def context_notice(name: str, reason: Reason) -> str:
     """Return the line that stands where a skill's text was."""
-    return _NOTICES[reason].format(name=shown_name(name))
+    return _NOTICES[reason].format(name=clean_name(name))
 
 
-def lost_notice(name: str) -> str:
+def word_lost_notice(name: str) -> str:
     """Say that a skill's text could not be recovered."""
     return (
-        f"{_PREFIX} The text of the skill '{shown_name(name)}' was lost and its file can no longer be read, so it was "
+        f"{_PREFIX} The text of the skill '{clean_name(name)}' was lost and its file can no longer be read, so it was "
         "unloaded. Load it again if it is needed. What it forbids holds until `unload_skill` ends it."
     )
 
 
-def changed_notice(names: Sequence[str]) -> str:
+def word_changed_notice(names: Sequence[str]) -> str:
     """Say that loaded skills changed and that their new text must not come in."""
     return (
-        f"{_PREFIX} Changed since they were loaded, and not loaded again: {quoted_names(names)}. "
+        f"{_PREFIX} Changed since they were loaded, and not loaded again: {quote_names(names)}. "
         "Do not rely on their instructions any more."
     )
 
@@ -96,7 +96,7 @@ def changed_notice(names: Sequence[str]) -> str:
 def gone_notice(names: Sequence[str]) -> str:
     """Say that loaded skills are no longer there."""
     return (
-        f"{_PREFIX} No longer available and therefore unloaded: {quoted_names(names)}. "
+        f"{_PREFIX} No longer available and therefore unloaded: {quote_names(names)}. "
         "Do not rely on their instructions any more."
     )
 
@@ -141,18 +141,18 @@ def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = Fal
             return Reply(text, is_error, reason="answered" if is_error else None)
         case outcomes.Unloaded(name, standing):
             until = " Its text further up no longer applies." if lingers else ""
-            return Reply(f"Unloaded the skill '{shown_name(name)}'.{until} {_room(standing, budgets)}")
+            return Reply(f"Unloaded the skill '{clean_name(name)}'.{until} {_room(standing, budgets)}")
         case outcomes.ToolsWithdrawn(name):
-            return Reply(f"The skill '{shown_name(name)}' was only read as a file; its tools are withdrawn.")
+            return Reply(f"The skill '{clean_name(name)}' was only read as a file; its tools are withdrawn.")
         case _:
-            reason, text = _refused(outcome, budgets)
+            reason, text = _refuse(outcome, budgets)
             return Reply(f"Error: {text}", is_error=True, reason=reason)
 
 
 def _requirements(outcome: outcomes.Loaded) -> str:
     """Return the lines that stand before a skill's text if it requires what is not loaded."""
-    unmet = _REQUIRES_UNMET.format(names=quoted_names(outcome.unmet)) if outcome.unmet else ""
-    return unmet + (_REQUIRES_ABSENT.format(names=quoted_names(outcome.absent)) if outcome.absent else "")
+    unmet = _REQUIRES_UNMET.format(names=quote_names(outcome.unmet)) if outcome.unmet else ""
+    return unmet + (_REQUIRES_ABSENT.format(names=quote_names(outcome.absent)) if outcome.absent else "")
 
 
 def without_requirements(text: str) -> str:
@@ -162,22 +162,22 @@ def without_requirements(text: str) -> str:
     return text
 
 
-def required_missing(names: Sequence[str]) -> str:
+def word_required_missing(names: Sequence[str]) -> str:
     """Say why a skill is not loaded whose requirements do not exist."""
-    return f"it requires skills that do not exist here or may not be used: {quoted_names(names)}."
+    return f"it requires skills that do not exist here or may not be used: {quote_names(names)}."
 
 
-def required_refused(name: str, reason: str) -> str:
+def word_required_refused(name: str, reason: str) -> str:
     """Say why a skill is not loaded of which a requirement was refused."""
-    return f"it requires the skill '{shown_name(name)}', which was not loaded: {field_text(reason, 800)}"
+    return f"it requires the skill '{clean_name(name)}', which was not loaded: {field_text(reason, 800)}"
 
 
-def required_too_many(limit: int) -> str:
+def word_required_too_many(limit: int) -> str:
     """Say why a skill is not loaded that requires too much."""
     return f"it requires more than {limit} skills, directly and by way of others. Load what you need one by one."
 
 
-def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
+def _refuse(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # noqa: PLR0911 - one for each
     """Return the stable reason of a refusal and its words."""
     match outcome:
         case Unknown():
@@ -189,15 +189,15 @@ def _refused(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  #
             reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
             return reason, _over_budget(outcome, budgets)
         case outcomes.Unreadable(entry, cause, required):
-            name = shown_name(entry.name)
-            cause = f"the skill '{shown_name(required)}' that it requires: {cause}" if required else cause
+            name = clean_name(entry.name)
+            cause = f"the skill '{clean_name(required)}' that it requires: {cause}" if required else cause
             return "unreadable", f"The skill '{name}' could not be loaded: {_reason(cause, 500)}. {_WORK_WITHOUT}"
         case outcomes.UserOnly(entry):
-            name = shown_name(entry.name)
+            name = clean_name(entry.name)
             text = f"Only the user can start the skill '{name}'. Ask them to, or work without it."
             return "user_only", text
         case outcomes.Refused(entry, cause):
-            return "refused", f"The skill '{shown_name(entry.name)}' was not loaded: {field_text(cause, 1_000)}"
+            return "refused", f"The skill '{clean_name(entry.name)}' was not loaded: {field_text(cause, 1_000)}"
         case Broken(asked, problem):
             text = (
                 f"The skill '{field_text(asked, 128)}' cannot be used ({problem['code']}): "
@@ -212,7 +212,7 @@ def _reason(text: str, limit: int) -> str:
 
 
 def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
-    name = shown_name(outcome.name)
+    name = clean_name(outcome.name)
     text = f"The skill '{name}' is already loaded; its instructions are in this conversation."
     if outcome.by_sibling:
         text = (
@@ -232,18 +232,18 @@ def _already_loaded(outcome: outcomes.AlreadyLoaded) -> str:
 def _unknown(outcome: Unknown) -> str:
     text = f"There is no skill named '{field_text(outcome.asked, 128)}'."
     if outcome.closest:
-        text += f" Did you mean {' or '.join(repr(shown_name(name)) for name in outcome.closest)}?"
+        text += f" Did you mean {' or '.join(repr(clean_name(name)) for name in outcome.closest)}?"
     if outcome.incomplete:
         text += " A source of skills could not be read, so skills may be missing; it is tried again at the next run."
     if not outcome.available:
         return f"{text} No skills are available."
-    shown = ", ".join(shown_name(name) for name in outcome.available[:MAX_NAMES])
+    shown = ", ".join(clean_name(name) for name in outcome.available[:MAX_NAMES])
     rest = len(outcome.available) - MAX_NAMES
     return f"{text} Available skills: {shown}{f' and {rest} more' if rest > 0 else ''}."
 
 
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
-    standing, name = outcome.standing, shown_name(outcome.entry.name)
+    standing, name = outcome.standing, clean_name(outcome.entry.name)
     if budgets.skills == 0:
         text = f"The skill '{name}' was not loaded: no skill can be loaded here (max_loaded_skills is 0)."
         return f"{text} Work without it."
@@ -251,7 +251,7 @@ def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
     if standing.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
     loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
-    along = f" with what it requires ({quoted_names(outcome.along)})" if outcome.along else ""
+    along = f" with what it requires ({quote_names(outcome.along)})" if outcome.along else ""
     if outcome.limit == "skills":
         text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."
         if outcome.along:
@@ -265,15 +265,15 @@ def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
         )
         if budgets.tokens is not None and outcome.needed > budgets.tokens:
             return f"{text} It is larger than the whole budget; raise max_loaded_tokens to use it."
-    example = f'`unload_skill("{shown_name(standing.loaded[0])}")`' if standing.loaded else "`unload_skill`"
+    example = f'`unload_skill("{clean_name(standing.loaded[0])}")`' if standing.loaded else "`unload_skill`"
     return f"{text} Loaded now: {loaded}. Call {example} or unload another that is no longer needed, then try again."
 
 
 def _sizes(tokens: Mapping[str, int]) -> str:
-    return ", ".join(f"{shown_name(name)} ({count:,} tokens)" for name, count in tokens.items())
+    return ", ".join(f"{clean_name(name)} ({count:,} tokens)" for name, count in tokens.items())
 
 
-def _room(standing: Standing, budgets: Budgets) -> str:
+def _room(standing: LoadedSkills, budgets: Budgets) -> str:
     text = f"Free now: {max(0, budgets.skills - len(standing.loaded))} of {budgets.skills} skills"
     if budgets.tokens is not None:
         text += f", {max(0, budgets.tokens - standing.tokens):,} of {budgets.tokens:,} tokens"
@@ -327,7 +327,7 @@ NO_TOOLS = FileNames()
 
 def block_opening(entry: SkillEntry) -> str:
     """Return the first line of a skill's block."""
-    name = html.escape(shown_name(entry.name), quote=True)
+    name = html.escape(clean_name(entry.name), quote=True)
     path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if entry.has_directory else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
@@ -379,7 +379,7 @@ def _relative(inventory: Inventory, directory: str) -> Inventory:
 
 def _origin(origin: SkillOrigin) -> str:
     kind = "server" if origin["via"] != "provider" else ""
-    return " ".join(filter(None, [origin["via"], kind, shown_name(origin["label"])]))
+    return " ".join(filter(None, [origin["via"], kind, clean_name(origin["label"])]))
 
 
 def _inventory_lines(inventory: Inventory) -> list[str]:
@@ -418,13 +418,13 @@ TRIED_AGAIN = "it is tried again at the next run"
 """When an agent looks again at a source that failed."""
 
 
-def found_skills(entries: Sequence[SkillEntry], name_only: frozenset[str]) -> str:
+def format_found_skills(entries: Sequence[SkillEntry], name_only: frozenset[str]) -> str:
     """Return the results of a search."""
     return "\n".join(_result(entry, shows_description=entry.name not in name_only) for entry in entries)
 
 
 def _result(entry: SkillEntry, *, shows_description: bool) -> str:
-    head = f"- **{shown_name(entry.name)}**"
+    head = f"- **{clean_name(entry.name)}**"
     return f"{head}: {field_text(full_description(entry), MAX_DESCRIPTION)}" if shows_description else head
 
 
@@ -435,7 +435,7 @@ def nothing_found(query: str) -> str:
 
 def no_files(name: str) -> str:
     """Say that a skill has no files."""
-    return f"The skill '{shown_name(name)}' has no files besides its instructions."
+    return f"The skill '{clean_name(name)}' has no files besides its instructions."
 
 
 def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
@@ -446,7 +446,7 @@ def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
 
 def unreadable(name: str, reason: str) -> str:
     """Say that a skill cannot be read."""
-    return f"The skill '{shown_name(name)}' cannot be read: {reason.removesuffix('.')}."
+    return f"The skill '{clean_name(name)}' cannot be read: {reason.removesuffix('.')}."
 
 
 def failed(tool: str, error: Exception) -> str:
@@ -473,7 +473,7 @@ LIST_REPLACED = (
 
 def suggestion_line(entry: SkillEntry, *, shows_description: bool = True) -> str:
     """Return the line of one skill in a note."""
-    name = f"- **{shown_name(entry.name)}**"
+    name = f"- **{clean_name(entry.name)}**"
     room = MAX_SUGGESTION_LENGTH - len(name) - len(": ...")
     if not shows_description or room <= 0:
         return name

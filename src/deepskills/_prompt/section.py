@@ -22,7 +22,7 @@ from deepskills._files.inventory import summarize
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.repair import as_text
-from deepskills._skillmd.text import counted, field_text, origin_text, shown_name, shown_path
+from deepskills._skillmd.text import clean_name, counted, field_text, origin_text, shown_path
 from deepskills._types import ResourceMetadata
 
 MAX_WARNINGS = 20
@@ -216,7 +216,7 @@ class CatalogList:
         self._places = {entry.name: place for place, entry in enumerate(entries)}
         # In parts, so that marking a skill as loaded or cutting descriptions makes new only what changes.
         self._heads = [_head(entry) for entry in entries]
-        self._descriptions = ["" if entry.name in without else shown_description(entry) for entry in entries]
+        self._descriptions = ["" if entry.name in without else clean_description(entry) for entry in entries]
         self._tails = ["" if entry.name in without else _notes(entry) for entry in entries]
         self._hintless = [
             _line(head, "", text) + tail
@@ -238,13 +238,13 @@ class CatalogList:
         """Return the list. Over a budget, hints go first, then descriptions shrink to a common cap; never a name."""
         marked = self._marks(loaded)
         if budget is None:
-            return _joined(self._whole, {place: self._marked(place, line) for place, line in marked.items()})
+            return _join(self._whole, {place: self._marked(place, line) for place, line in marked.items()})
         changed = {place: self._marked(place, line) for place, line in marked.items()}
         if self._whole_length + _growth(self._whole, changed) <= budget:
-            return _joined(self._whole, changed)
+            return _join(self._whole, changed)
         note = self._uncut_note(searchable=searchable)
         if self._fits_uncut(changed, note, budget):
-            return f"{_joined(self._hintless, changed)}\n{note}"
+            return f"{_join(self._hintless, changed)}\n{note}"
         return self._shortened(marked, budget, searchable=searchable)
 
     def cut_names(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> frozenset[str]:
@@ -264,7 +264,7 @@ class CatalogList:
         return {self._places[name]: _resources_line(files) for name, files in loaded.items() if name in self._places}
 
     def _uncut_note(self, *, searchable: bool) -> str:
-        return shortened_line(len(self._entries), len(self._entries), searchable=searchable)
+        return shorten_line(len(self._entries), len(self._entries), searchable=searchable)
 
     def _fits_uncut(self, changed: Mapping[int, str], note: str, budget: int) -> bool:
         # The line about what is left out counts in the budget too.
@@ -278,9 +278,9 @@ class CatalogList:
         """Return the list with every description cut at the largest cap that fits; a cap of zero leaves names alone."""
         low, total = self._cap(marked, budget, searchable=searchable), len(self._entries)
         _, whole = self._measure(low)
-        lines = self._capped_lines(low)
-        changed = {place: self._marked_capped(place, low, line) for place, line in marked.items()}
-        return f"{_joined(lines, changed)}\n{shortened_line(whole, total, searchable=searchable)}"
+        lines = self._cap_lines(low)
+        changed = {place: self._mark_capped(place, low, line) for place, line in marked.items()}
+        return f"{_join(lines, changed)}\n{shorten_line(whole, total, searchable=searchable)}"
 
     def _cap(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> int:
         """Return the largest common length of descriptions that fits."""
@@ -294,7 +294,7 @@ class CatalogList:
             length += sum(
                 len(LOADED_STATUS) + (len(line) + 1 if line and cap >= MIN_CAP else 0) for line in marked.values()
             )
-            if length + 1 + len(shortened_line(whole, total, searchable=searchable)) <= budget:
+            if length + 1 + len(shorten_line(whole, total, searchable=searchable)) <= budget:
                 low = cap
             else:
                 high = cap - 1
@@ -313,7 +313,7 @@ class CatalogList:
                 self._lengths[cap] = (names + sum(shown) + colons, whole)
         return self._lengths[cap]
 
-    def _capped_lines(self, cap: int) -> list[str]:
+    def _cap_lines(self, cap: int) -> list[str]:
         if self._capped is None or self._capped[0] != cap:
             lines = [
                 self._heads[place] if cap < MIN_CAP else _line(self._heads[place], "", _cut(text, cap))
@@ -322,7 +322,7 @@ class CatalogList:
             self._capped = (cap, lines)
         return self._capped[1]
 
-    def _marked_capped(self, place: int, cap: int, resources: str) -> str:
+    def _mark_capped(self, place: int, cap: int, resources: str) -> str:
         if cap < MIN_CAP:
             return self._heads[place] + LOADED_STATUS
         line = _line(self._heads[place], LOADED_STATUS, _cut(self._descriptions[place], cap))
@@ -333,7 +333,7 @@ def _head(entry: SkillEntry) -> str:
     """Return what is never cut: the name, and for a skill that was served from elsewhere its origin."""
     origin = entry.origin
     served = f" [{origin_text(origin)}, untrusted]" if origin is not None else ""
-    return f"- **{shown_name(entry.name)}**{served}"
+    return f"- **{clean_name(entry.name)}**{served}"
 
 
 def _line(head: str, status: str, description: str) -> str:
@@ -348,7 +348,7 @@ def _growth(lines: Sequence[str], changed: Mapping[int, str]) -> int:
     return sum(len(text) - len(lines[place]) for place, text in changed.items())
 
 
-def _joined(lines: Sequence[str], changed: Mapping[int, str]) -> str:
+def _join(lines: Sequence[str], changed: Mapping[int, str]) -> str:
     if not changed:
         return "\n".join(lines)
     mixed = list(lines)
@@ -362,7 +362,7 @@ def _cut(text: str, cap: int) -> str:
     return text if len(text) <= cap else text[: cap - len(_ELLIPSIS)].rstrip() + _ELLIPSIS
 
 
-def shown_description(entry: SkillEntry) -> str:
+def clean_description(entry: SkillEntry) -> str:
     """Return a description as the catalog shows it."""
     return field_text(full_description(entry), MAX_DESCRIPTION)
 
@@ -386,7 +386,7 @@ def load_hint(entry: SkillEntry, *, shows_path: bool = False) -> str:
     hint = as_text(entry.frontmatter.get("argument-hint"))
     arguments = f" (arguments: {field_text(hint, MAX_HINT_LENGTH)})" if hint else ""
     path = f" (path: `{shown_path(entry.path)}`)" if shows_path and entry.has_directory else ""
-    return f'  -> Use `load_skill("{shown_name(entry.name)}")` to read full instructions{arguments}{path}'
+    return f'  -> Use `load_skill("{clean_name(entry.name)}")` to read full instructions{arguments}{path}'
 
 
 def _resources_line(resources: Iterable[ResourceMetadata]) -> str:
@@ -394,7 +394,7 @@ def _resources_line(resources: Iterable[ResourceMetadata]) -> str:
     return f"  -> Resources: {summary}" if summary else ""
 
 
-def shortened_line(whole: int, total: int, *, searchable: bool) -> str:
+def shorten_line(whole: int, total: int, *, searchable: bool) -> str:
     """Say how much of the catalog is shown, and how to see the rest."""
     found = "the rest" if whole < total else "one by its purpose"
     how = f"use `search_skills` to find {found}, and " if searchable else ""
@@ -499,7 +499,7 @@ class Section:
         sources = tuple(given.sources)
         agent = (given.tools, given.out_of_reach, given.read_only)
         key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list, agent)
-        return self._sections.get_or_make(key, lambda: self._rendered(given, hidden, loaded))
+        return self._sections.get_or_make(key, lambda: self._render_list(given, hidden, loaded))
 
     def cut_names(self, given: SectionInput) -> frozenset[str]:
         """Return the skills whose description the list does not show in full, for lack of room."""
@@ -510,7 +510,7 @@ class Section:
         listed = self._list(given, tuple(sorted(given.hidden.items())), shown)
         return listed.cut_names(loaded, self._budget, searchable=self._searchable)
 
-    def _rendered(
+    def _render_list(
         self,
         given: SectionInput,
         hidden: tuple[tuple[str, Visibility], ...],

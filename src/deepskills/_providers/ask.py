@@ -60,7 +60,7 @@ class Asked:
             value = getattr(self.provider, method)(*given, self.runtime)
             if isinstance(value, AsyncIterable) or inspect.isawaitable(value):
                 return _wait_for(value, at_most)
-            return _bounded(value, at_most)
+            return _bound(value, at_most)
 
         async def arun() -> Any:  # noqa: ANN401 - whatever the method gives
             return await _wait_for(getattr(self.provider, method)(*given, self.runtime), at_most)
@@ -72,7 +72,7 @@ class Asked:
 
 async def _wait_for(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
     if not isinstance(value, AsyncIterable):
-        return _bounded(await value, at_most)
+        return _bound(await value, at_most)
     found = []
     async for item in value:
         found.append(item)
@@ -81,7 +81,7 @@ async def _wait_for(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - w
     return found
 
 
-def _bounded(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
+def _bound(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
     if at_most is None:
         return value
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
@@ -132,7 +132,7 @@ async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
     if not asked:
         return []
     replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES + 1)) for each in asked))
-    found = [_checked_listing(each, reply) for each, reply in zip(asked, replies, strict=True)]
+    found = [_check_listing(each, reply) for each, reply in zip(asked, replies, strict=True)]
     for each, listed in zip(asked, found, strict=True):
         await _locate(each, listed)
     # Of skills without a digest nobody could tell later whether they changed, so their files are read now.
@@ -148,7 +148,7 @@ async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
     return found
 
 
-def _checked_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
+def _check_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
     if isinstance(reply, Failed):
         return Listed(asked.provider, failure=reply.reason)
     listed = Listed(asked.provider)

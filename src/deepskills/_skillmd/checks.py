@@ -145,13 +145,13 @@ def _read_check(item: object) -> Check | tuple[str, dict[str, object]]:
     if _count_characters(item) > MAX_CHECK_CHARACTERS:
         return "check-too-long", {"limit": MAX_CHECK_CHARACTERS}
     if not isinstance(item, Mapping) or not all(isinstance(key, str) for key in item):
-        return _malformed("is not a mapping of a kind and its value")
+        return _is_malformed("is not a mapping of a kind and its value")
     kinds = [key for key in item if key in KIND_NAMES]
     unknown = [key for key in item if key not in (*KIND_NAMES, "before", "say")]
     if unknown and not kinds:
         return "check-unknown-kind", {"kind": quoted(unknown[0]), "known": ", ".join(KIND_NAMES)}
     if unknown or len(kinds) != 1:
-        return _malformed(f"needs one of {', '.join(KIND_NAMES)}, and may have `before` and `say`, nothing else")
+        return _is_malformed(f"needs one of {', '.join(KIND_NAMES)}, and may have `before` and `say`, nothing else")
     return _read_parts(kinds[0], item[kinds[0]], item.get("before", ()), item.get("say", ""))
 
 
@@ -169,10 +169,10 @@ def _read_parts(kind: str, value: object, given: object, say: object) -> Check |
     own = sorted(OWN_TOOLS.intersection(before or ()))
     if own and not wrong:
         return "check-holds-own-tool", {"tool": own[0]}
-    return _malformed(wrong) if wrong else Check(kind, text, before or (), one_line(clean(str(say))))
+    return _is_malformed(wrong) if wrong else Check(kind, text, before or (), one_line(clean(str(say))))
 
 
-def _malformed(reason: str) -> tuple[str, dict[str, object]]:
+def _is_malformed(reason: str) -> tuple[str, dict[str, object]]:
     return "check-malformed", {"reason": reason}
 
 

@@ -75,10 +75,10 @@ class Masker:
             return
         yield from _find_all(self._written, fold_case(text))
         yield from _find_all(self._codes, text)
-        yield from _find_in(_read_as(text, _SEPARATOR, lambda _: ()), self._digits)
+        yield from _find_in(_read_under(text, _SEPARATOR, lambda _: ()), self._digits)
         for pattern, decode in ((_URL_RUN, _decode_url), (_FORM_RUN, _decode_url), (_ESCAPE, _decode_escape)):
             if pattern.search(text):
-                yield from _find_in(_read_as(text, pattern, decode), self._written)
+                yield from _find_in(_read_under(text, pattern, decode), self._written)
 
 
 def fold_case(text: str) -> str:
@@ -121,7 +121,9 @@ def _find_in(read: tuple[str, list[int], list[int]], forms: Iterable[str]) -> It
     yield from ((starts[start], ends[end - 1]) for start, end in _find_all(forms, fold_case(decoded)))
 
 
-def _read_as(text: str, pattern: re.Pattern[str], decode: Callable[[str], Decoded]) -> tuple[str, list[int], list[int]]:
+def _read_under(
+    text: str, pattern: re.Pattern[str], decode: Callable[[str], Decoded]
+) -> tuple[str, list[int], list[int]]:
     """Return a text with all matches of a pattern decoded, and where each character begins and ends in the original."""
     letters: list[str] = []
     starts: list[int] = []

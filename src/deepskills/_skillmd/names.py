@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from deepskills._skillmd.text import one_line, shown_name
+from deepskills._skillmd.text import clean_name, one_line
 from deepskills._types import MAX_NAME_LENGTH
 
 PLAIN_NAME = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
@@ -69,7 +69,7 @@ def fold(text: str) -> str:
 
 def name_key(name: str) -> str:
     """Return what a name is compared by: two names mean the same skill if their keys are equal."""
-    return fold(shown_name(name))
+    return fold(clean_name(name))
 
 
 def stored_key(name: str) -> str:

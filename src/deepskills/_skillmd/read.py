@@ -441,7 +441,7 @@ class _Reader:
             license=license_text.strip() or None,
             compatibility=self._bounded("compatibility", compatibility, MAX_COMPATIBILITY_LENGTH) or None,
             metadata=self._properties(frontmatter.get("metadata")),
-            allowed_tools=self._allowed_tools(frontmatter.get("allowed-tools")),
+            allowed_tools=self._read_allowed_tools(frontmatter.get("allowed-tools")),
         )
 
     def _name(self, given: str) -> str:
@@ -485,7 +485,7 @@ class _Reader:
             self._report("metadata-value-not-text", keys=listed(not_text))
         return {key: as_text(value) for key, value in tree.items() if value is not None}
 
-    def _allowed_tools(self, tree: Tree) -> list[str]:
+    def _read_allowed_tools(self, tree: Tree) -> list[str]:
         if isinstance(tree, str):
             return split_tools(tree)
         if isinstance(tree, dict):

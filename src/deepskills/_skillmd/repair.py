@@ -160,14 +160,14 @@ def _plain_text(block: list[str]) -> Tree:
     """Return a block's value as its author meant it: the items of a list, the lines of a block scalar, or one text."""
     rest, below = _rest(block), [line.strip() for line in block[1:]]
     if not rest and any(below) and all(line.startswith("- ") for line in below if line):
-        return [_unquoted(line[2:].strip()) for line in below if line]
+        return [_unquote(line[2:].strip()) for line in below if line]
     if _BLOCK_SCALAR.match(rest):
         return ("\n" if rest.startswith("|") else " ").join(below).strip()
     text = " ".join([rest, *below]).strip()
-    return None if text in NULLS else _unquoted(text)
+    return None if text in NULLS else _unquote(text)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """Return `text` without the quotes around it, or without an opening quote that is never closed."""
     quote = text[:1]
     if quote not in ('"', "'") or len(text) == 1:

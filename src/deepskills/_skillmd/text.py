@@ -69,7 +69,7 @@ _MARKUP_IN_NAME = str.maketrans({**dict(zip("[]<>{}", "()()()", strict=True)), "
 """What stands for each character that marks up text: taken away, it would make one name look like another."""
 
 
-def shown_name(name: str) -> str:
+def clean_name(name: str) -> str:
     """Return a name as the model sees it: one line without characters that mark up text."""
     return one_line(name).translate(_MARKUP_IN_NAME).strip()[:MAX_SHOWN_NAME_LENGTH] or "unnamed-skill"
 
@@ -93,15 +93,15 @@ _HIDDEN = (
 """Any run of invisible characters; they do not turn a tag into something else."""
 
 
-def _spelled(words: str) -> str:
+def _spell(words: str) -> str:
     """Return the pattern of a text: with invisible characters between its letters a model still reads it."""
     return _HIDDEN.join(words.replace(" ", ""))
 
 
 # A quote of any kind has to follow `[Skill`: `[skill name]` is a usual blank to fill in.
 _QUOTE = "['\"`\u00b4\u2018-\u201f\u2032\u2035\uff07]"
-_TAGS = "|".join(map(_spelled, OWN_TAGS))
-_NOTICES = "|".join([*map(_spelled, OWN_NOTICES), f"{_spelled('Skill')}{_HIDDEN}{_QUOTE}"])
+_TAGS = "|".join(map(_spell, OWN_TAGS))
+_NOTICES = "|".join([*map(_spell, OWN_NOTICES), f"{_spell('Skill')}{_HIDDEN}{_QUOTE}"])
 _OWN_TAG = re.compile(f"<(?={_HIDDEN}(?:/{_HIDDEN})?(?:{_TAGS}))", re.IGNORECASE)
 _OWN_NOTICE = re.compile(rf"\[(?={_HIDDEN}(?:{_NOTICES}))", re.IGNORECASE)
 
@@ -127,9 +127,9 @@ def shown_path(path: str) -> str:
 
 def origin_text(origin: SkillOrigin) -> str:
     """Return where a served skill came from, as the model sees it."""
-    return f"{origin['via']} server '{shown_name(origin['label'])}'"
+    return f"{origin['via']} server '{clean_name(origin['label'])}'"
 
 
-def quoted_names(names: Iterable[str]) -> str:
+def quote_names(names: Iterable[str]) -> str:
     """Return names in quotes, with commas between them."""
-    return ", ".join(f"'{shown_name(name)}'" for name in names)
+    return ", ".join(f"'{clean_name(name)}'" for name in names)

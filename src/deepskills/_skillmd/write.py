@@ -101,12 +101,12 @@ def key_lines(key: str, value: object, indent: str = "") -> list[str]:
         SkillFormatError: If the value is of a kind that YAML does not have here.
     """
     tree = _as_tree(value, key)
-    return [] if tree is None else list(_lines(f"{indent}{_quoted(key)}:", tree, indent))
+    return [] if tree is None else list(_lines(f"{indent}{_quote(key)}:", tree, indent))
 
 
 def _mapping_lines(mapping: dict[str, Tree], indent: str) -> Iterator[str]:
     for key, value in mapping.items():
-        yield from _lines(f"{indent}{_quoted(key)}:", value, indent)
+        yield from _lines(f"{indent}{_quote(key)}:", value, indent)
 
 
 def _lines(head: str, value: Tree, indent: str) -> Iterator[str]:
@@ -119,10 +119,10 @@ def _lines(head: str, value: Tree, indent: str) -> Iterator[str]:
         for item in value:
             yield from _lines(f"{indent}{_INDENT}-", item, indent + _INDENT)
     else:
-        yield f"{head} {_quoted(value or '')}"
+        yield f"{head} {_quote(value or '')}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return `text` as a plain scalar where every YAML reader takes it for this text, else in double quotes."""
     if _PLAIN.fullmatch(text) and text[-1] != " " and "--" not in text and text.lower() not in _NOT_PLAIN:
         return text

@@ -25,7 +25,7 @@ from deepskills.evals.files import EvalError, EvalTask, SkillEvals, TriggerQuery
 from deepskills.evals.grading import Verdict
 from deepskills.evals.library import EvalLibrary, LibraryReport, Overlap, StrPath, Taken, find_overlaps
 from deepskills.evals.report import EvalReport, Rate, TaskResult, TriggerResult, to_html
-from deepskills.evals.runs import LibraryCopy, Outcome, check_agent, is_model, resolved_model
+from deepskills.evals.runs import LibraryCopy, Outcome, check_agent, is_model, resolve_model
 
 __all__ = [
     "Estimate",
@@ -169,10 +169,10 @@ class _Prepared:
 
     def _conditions(self, model: Any, runs: int) -> Conditions:  # noqa: ANN401 - a model or an agent
         given = self._options.get("grader")
-        grader = resolved_model(given) if given is not None else None
+        grader = resolve_model(given) if given is not None else None
         without = self._options.get("without")
         if is_model(model):
-            chat = resolved_model(model)
+            chat = resolve_model(model)
             grader = grader or chat
             agent = self._agent(chat, self._library.skills)
             # A separate copy without the skill: hiding it would leave its files in reach.

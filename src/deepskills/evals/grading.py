@@ -74,7 +74,7 @@ def _verdict(item: dict[str, Any] | None) -> Verdict:
 def _verdicts(text: str) -> list[dict[str, Any]] | None:
     """Return the verdicts in an answer, which may be in a code fence or among words."""
     # Models put JSON into code fences and between words, whatever they are told.
-    for candidate in (text, *re.findall(r"```(?:json)?\n(.*?)```", text, flags=re.DOTALL), _braced(text)):
+    for candidate in (text, *re.findall(r"```(?:json)?\n(.*?)```", text, flags=re.DOTALL), _brace(text)):
         try:
             data = json.loads(candidate)
         except (ValueError, RecursionError):
@@ -85,5 +85,5 @@ def _verdicts(text: str) -> list[dict[str, Any]] | None:
     return None
 
 
-def _braced(text: str) -> str:
+def _brace(text: str) -> str:
     return text[text.find("{") : text.rfind("}") + 1]

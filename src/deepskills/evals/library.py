@@ -181,7 +181,7 @@ def _overlaps(skills: Sequence[SkillMetadata], taken: Sequence[Taken]) -> list[O
         for other in item.before:
             counts[item.meant, other] = counts.get((item.meant, other), 0) + 1
     words = {skill["name"]: description_words(skill["description"]) for skill in skills}
-    pairs = {_sorted(a, b) for a, b in counts} | _similar(words)
+    pairs = {_sort(a, b) for a, b in counts} | _similar(words)
     found = [
         Overlap(a, b, counts.get((a, b), 0), counts.get((b, a), 0), similarity(words[a], words[b])) for a, b in pairs
     ]
@@ -197,7 +197,7 @@ def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
     # A word that many skills share pairs all of them with each other, which is quadratic and says nothing.
     limit = max(20, len(words) // 20)
     candidates = {
-        _sorted(a, b)
+        _sort(a, b)
         for names in by_word.values()
         if 1 < len(names) <= limit
         for place, a in enumerate(names)
@@ -206,7 +206,7 @@ def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
     return {(a, b) for a, b in candidates if similarity(words[a], words[b]) >= MIN_SIMILARITY}
 
 
-def _sorted(a: str, b: str) -> tuple[str, str]:
+def _sort(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
 

@@ -139,12 +139,12 @@ class TaskResult:
     @property
     def passed(self) -> Rate:
         """How many expectations hold with the skill; one without a verdict does not."""
-        return _passed(self.verdicts, self.task.expectations)
+        return _pass(self.verdicts, self.task.expectations)
 
     @property
     def passed_without(self) -> Rate | None:
         """How many hold without it."""
-        return None if self.without is None else _passed(self.verdicts_without, self.task.expectations)
+        return None if self.without is None else _pass(self.verdicts_without, self.task.expectations)
 
     def proves_nothing(self, place: int) -> bool:
         """Whether an expectation also holds without the skill."""
@@ -173,7 +173,7 @@ class TaskResult:
         }
 
 
-def _passed(verdicts: Sequence[Verdict], expectations: Sequence[str]) -> Rate:
+def _pass(verdicts: Sequence[Verdict], expectations: Sequence[str]) -> Rate:
     return Rate(sum(verdict.passed is True for verdict in verdicts), len(expectations))
 
 

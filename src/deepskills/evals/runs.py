@@ -41,7 +41,7 @@ SKILLS = "/skills"
 READ_ONLY = "The skills are read-only here."
 
 
-def resolved_model(model: BaseChatModel | str) -> BaseChatModel:
+def resolve_model(model: BaseChatModel | str) -> BaseChatModel:
     """Return a chat model, given as one or as `provider:name`.
 
     Raises:
@@ -415,7 +415,7 @@ class _Watch:
             estimated=counter.is_estimated,
             seconds=round(time.monotonic() - self._started, 2),
             error=error or self._error,
-            transcript=tuple(_told(item) for item in messages[:MAX_TRANSCRIPT_MESSAGES]),
+            transcript=tuple(_tell(item) for item in messages[:MAX_TRANSCRIPT_MESSAGES]),
             files=_text_files(self._state.get("files"), self._request),
         )
 
@@ -427,7 +427,7 @@ def _file(content: bytes) -> Any:  # noqa: ANN401 - deepagents' FileData
         return create_file_data(base64.b64encode(content).decode(), encoding="base64")
 
 
-def _told(message: BaseMessage) -> dict[str, str]:
+def _tell(message: BaseMessage) -> dict[str, str]:
     """Return a message as a transcript shows it: tool calls by name and arguments, long texts cut."""
     text = str(message.text)
     if isinstance(message, AIMessage):

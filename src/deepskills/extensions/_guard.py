@@ -72,7 +72,7 @@ class FileGuard(SkillExtension):
     async def _judge_result(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
     ) -> ToolMessage | Command[Any]:
-        return _kept(request, result, await self._judge_call(as_edited(request), _text_of(result), run))
+        return _keep(request, result, await self._judge_call(as_edited(request), _text_of(result), run))
 
     async def before_file(self, file: SkillFile, run: SkillRun) -> Refuse | None:
         """Judge the bytes that one of the skills' tools is about to show or run."""
@@ -193,7 +193,7 @@ def _shows_files(request: ToolCallRequest) -> bool:
     return request.tool_call["name"] in {READ_TOOL, SEARCH_TOOL}
 
 
-def _kept(
+def _keep(
     request: ToolCallRequest, result: ToolMessage | Command[Any], refused: Refuse | None
 ) -> ToolMessage | Command[Any]:
     if refused is None:
@@ -240,10 +240,10 @@ async def _real_paths(paths: Sequence[str], run: SkillRun) -> list[str]:
     below: dict[str, str] = {}
     for place in places:
         below.setdefault(real.get(place, place), place.rstrip("/"))
-    return [_moved(path, real.get(path, path), below) for path in paths]
+    return [_move(path, real.get(path, path), below) for path in paths]
 
 
-def _moved(path: str, real: str, below: Mapping[str, str]) -> str:
+def _move(path: str, real: str, below: Mapping[str, str]) -> str:
     """Return the path by which a skill is known for a file that really lies in it."""
     head, rest = real, ""
     while head and head not in below:

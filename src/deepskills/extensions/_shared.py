@@ -104,7 +104,7 @@ def copies_of(files: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
     Raises:
         SkillsError: If a path, which a backend may have made up, leads elsewhere.
     """
-    return [(f"{COPY}/{_checked(path)}", content) for path, content in files.items()]
+    return [(f"{COPY}/{_check(path)}", content) for path, content in files.items()]
 
 
 def job_directories(token: str) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _errors_of(written: Written) -> str:
     return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
 
 
-def _checked(path: str) -> str:
+def _check(path: str) -> str:
     if "\x00" in path or any(part in {"", ".", ".."} for part in path.split("/")):
         raise SkillsError(f"The file {quoted(path)} cannot be copied: its path is not inside the skill.")
     return path
@@ -180,7 +180,7 @@ class LocalCopy:
         self.directory = self.top / (name if name not in {"", ".", ".."} else "skill")
         try:
             for path, content in files.items():
-                self._write(_checked(path), content)
+                self._write(_check(path), content)
         except (OSError, ValueError) as error:
             self.remove()
             raise SkillsError(f"The skill could not be copied to run its script: {error}") from error

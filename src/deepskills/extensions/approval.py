@@ -275,7 +275,7 @@ class SkillApproval(FileGuard):
                 if shown is None:
                     self._asked.put(place.task, [*before, _GAP])
                 continue
-            decision = _decided(answer, self._grants)
+            decision = _decide(answer, self._grants)
             if isinstance(decision, Refuse):
                 return decision
             grants, digest = decision
@@ -425,7 +425,7 @@ def _question(
     }
 
 
-def _decided(answer: object, grants: Sequence[str]) -> tuple[list[str], str | None] | Refuse:
+def _decide(answer: object, grants: Sequence[str]) -> tuple[list[str], str | None] | Refuse:
     """Return the grants of an approval and the digest it names, if any; or the refusal."""
     # The envelope that LangChain's own human review uses, so that one user interface serves both.
     if isinstance(answer, Mapping) and isinstance(answer.get("decisions"), list) and len(answer["decisions"]) == 1:

@@ -599,7 +599,7 @@ class SkillChecks(SkillExtension):
 
     async def _judge(self, watch: _Watch, run: SkillRun, checks: Iterable[Check]) -> list[_Verdict]:
         """Judge checks of a load, all at the same time; never raises."""
-        failed = _failed_calls(run)
+        failed = _fail_calls(run)
 
         async def judge(check: Check) -> _Verdict:
             if self._is_quick(check):
@@ -716,7 +716,7 @@ class SkillChecks(SkillExtension):
 
     def _record_quick(self, watches: Iterable[_Watch], run: SkillRun) -> None:
         """Tell of what calls have proven since the last look."""
-        failed = _failed_calls(run)
+        failed = _fail_calls(run)
         self._record(
             (
                 self._judge_quickly(watch, check, failed)
@@ -812,7 +812,7 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if call["name"] in {DEFAULT_ALIASES.get(name, name) for name in check.before} | set(check.before)
         ]
-        failed = _failed_calls(run)
+        failed = _fail_calls(run)
         quick = [self._judge_quickly(watch, check, failed) for watch, check in holding if self._is_quick(check)]
         closed = [verdict for verdict in quick if not verdict.passed]
         if closed:
@@ -827,7 +827,7 @@ class SkillChecks(SkillExtension):
             name = skill.entry.name
             is_known = skill.entry.is_read or name in self._operators or f"{_LOAD}{name}" in run.memory
             if not is_known and tool not in run.own_tools and not skill.is_inherited:
-                return Refuse(messages.CHECKS_UNREADABLE.format(skill=_quoted(name), tool=quoted(tool)))
+                return Refuse(messages.CHECKS_UNREADABLE.format(skill=_quote(name), tool=quoted(tool)))
         return None
 
     async def _judge_held(self, tool: str, holding: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
@@ -886,7 +886,7 @@ class SkillChecks(SkillExtension):
     ) -> ToolMessage | Command[Any]:
         """Return the answer to an unload, with the checks that were open."""
         own = [watch for watch in watches if watch.is_listed and watch.load]
-        name, failed = meant_name([watch.name for watch in own], asked), _failed_calls(run)
+        name, failed = meant_name([watch.name for watch in own], asked), _fail_calls(run)
         lines = [
             _instruction(check)
             for watch in own
@@ -906,7 +906,7 @@ class SkillChecks(SkillExtension):
     def _prove(self, watch: _Watch, check: Check, run: SkillRun, evidence: Mapping[str, Any]) -> None:
         kept = watch.receipts.get(check.label) or {}
         # The first proof stands, unless its call has turned out to have failed.
-        if watch.proof(check, _failed_calls(run)) is None or kept.get("load") != watch.load:
+        if watch.proof(check, _fail_calls(run)) is None or kept.get("load") != watch.load:
             self._keep(watch, check, run, evidence, reported=str(kept.get("reported") or "open"))
 
     def _take_back(
@@ -933,7 +933,7 @@ class SkillChecks(SkillExtension):
         forks = {entry.name: entry for entry in run.skills if is_fork(entry)}
         entry = forks.get(meant_name(list(forks), asked) or "")
         if entry is not None and any(runs_forks(host) for host in self._hosts) and self._checks_of(entry, run):
-            found = problem(entry.path, "checks-in-fork", name=_quoted(entry.name))
+            found = problem(entry.path, "checks-in-fork", name=_quote(entry.name))
             run.report(found["path"], found["code"], found["message"], found["severity"])
 
     async def _judge_required(self, run: SkillRun, watches: Sequence[_Watch]) -> list[_Verdict]:
@@ -955,7 +955,7 @@ class SkillChecks(SkillExtension):
             run.remember(_JUDGED, {"answer": _newest_answer(run), "open": _by_load(missing)})
             return None
         run.remember(_SENT, {"turn": turn, "count": count + 1})
-        failed = _failed_calls(run)
+        failed = _fail_calls(run)
         earlier = [
             verdict
             for watch in watches
@@ -1013,7 +1013,7 @@ class SkillChecks(SkillExtension):
                 )
             )
             shown = ", ".join(map(quoted, labels))
-            found = problem(watch.path, "checks-open", name=_quoted(watch.name), checks=shown)
+            found = problem(watch.path, "checks-open", name=_quote(watch.name), checks=shown)
             run.report(found["path"], found["code"], found["message"], found["severity"])
             if call is not None and watch.load.startswith("fork-"):
                 call.problems.append((found["path"], found["message"]))
@@ -1025,7 +1025,7 @@ class SkillChecks(SkillExtension):
         call = _call.get()
         if call is None:
             return
-        failed = _failed_calls(run)
+        failed = _fail_calls(run)
         for watch in watches:
             if watch.is_listed and watch.load:
                 proofs = {check.label: watch.proof(check, failed) for check in watch.checks}
@@ -1049,7 +1049,7 @@ def _refuse(tool: str, closed: Sequence[_Verdict]) -> Refuse:
             verdict.said or _instruction(verdict.check, names_held=False)
         )
     asked = [
-        messages.CHECKS_HELD_BY.format(skill=_quoted(name), steps=" ".join(dict.fromkeys(steps)))
+        messages.CHECKS_HELD_BY.format(skill=_quote(name), steps=" ".join(dict.fromkeys(steps)))
         for name, steps in by_skill.items()
     ]
     return Refuse(harmless_body(messages.CHECKS_HELD.format(tool=quoted(tool), asked=" ".join(asked))))
@@ -1059,7 +1059,7 @@ def _missing_by_skill(lead: str, verdicts: Sequence[_Verdict]) -> list[str]:
     by_skill: dict[str, list[str]] = {}
     for verdict in verdicts:
         by_skill.setdefault(verdict.watch.name, []).append(verdict.line)
-    return [_as_list(lead.replace("{skill}", _quoted(name)), lines) for name, lines in by_skill.items()]
+    return [_as_list(lead.replace("{skill}", _quote(name)), lines) for name, lines in by_skill.items()]
 
 
 def _as_list(lead: str, lines: Iterable[str]) -> str:
@@ -1079,7 +1079,7 @@ def _as_item(check: Check) -> dict[str, Any]:
     return {check.kind: check.value, **({"before": list(check.before)} if check.before else {})}
 
 
-def _failed_calls(run: SkillRun) -> frozenset[str]:
+def _fail_calls(run: SkillRun) -> frozenset[str]:
     """Return the ids of the calls whose answers, as the conversation has them, are errors."""
     given = run.state.get("messages") or ()
     return frozenset(item.tool_call_id for item in given if isinstance(item, ToolMessage) and item.status == "error")
@@ -1138,5 +1138,5 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f'"{one_line(name)}"'

@@ -113,19 +113,19 @@ class SkillForks(SkillExtension):
             return None
         # Nobody in the conversation asked for it, so nobody can be asked to make a call.
         if load.trigger == "system":
-            return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quoted(load.entry.name)))
+            return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quote(load.entry.name)))
         arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
         return Answer(
-            messages.FORK_CALL_IT.format(name=_quoted(load.entry.name), arguments=arguments), permits_call=True
+            messages.FORK_CALL_IT.format(name=_quote(load.entry.name), arguments=arguments), permits_call=True
         )
 
     def _fork(self, load: SkillLoad) -> "_Fork | Answer":
         runtime: ToolRuntime[Any, Any] = load.runtime
-        name = _quoted(load.entry.name)
+        name = _quote(load.entry.name)
         chain = _chain(runtime.config)
         # A skill that forks itself would run until the recursion limit, at the price of a model call each time.
         if len(chain) >= MAX_DEPTH or load.entry.name in chain:
-            inside = ", ".join(_quoted(item) for item in chain)
+            inside = ", ".join(_quote(item) for item in chain)
             return _error(messages.FORK_TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
         wanted = load.entry.frontmatter.get("agent")
         agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
@@ -138,8 +138,8 @@ class SkillForks(SkillExtension):
         task = next((item for item in runtime.tools if item.name == "task"), None)
         if task is not None:
             return _TaskFork(load, agent, task, config)
-        known = ", ".join(_quoted(item) for item in self._agents) or "none"
-        return _error(messages.FORK_NO_AGENT.format(name=name, agent=_quoted(agent), known=known))
+        known = ", ".join(_quote(item) for item in self._agents) or "none"
+        return _error(messages.FORK_NO_AGENT.format(name=name, agent=_quote(agent), known=known))
 
 
 class _Fork:
@@ -197,7 +197,7 @@ class _Fork:
 
     def failure(self, error: Exception) -> Answer:
         """Return the answer for a sub-agent that raised."""
-        name, agent = _quoted(self._load.entry.name), _quoted(self._agent)
+        name, agent = _quote(self._load.entry.name), _quote(self._agent)
         if isinstance(error, _ConversationAskedError):
             return _error(messages.FORK_SEES_CONVERSATION.format(name=name, agent=agent))
         logger.warning("The sub-agent %s of skill %s failed", agent, name, exc_info=error)
@@ -206,7 +206,7 @@ class _Fork:
     def _failed(self, reason: str) -> Answer:
         reason = one_line(reason)[:MAX_REASON_CHARACTERS]
         return _error(
-            messages.FORK_FAILED.format(name=_quoted(self._load.entry.name), agent=_quoted(self._agent), reason=reason)
+            messages.FORK_FAILED.format(name=_quote(self._load.entry.name), agent=_quote(self._agent), reason=reason)
         )
 
     @contextmanager
@@ -314,7 +314,7 @@ def _last_words(result: Mapping[str, Any]) -> str:
     return next((text for text in spoken if text), "")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f'"{one_line(name)}"'
 
 

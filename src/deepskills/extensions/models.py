@@ -64,7 +64,7 @@ class SkillModels(SkillExtension):
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         """Replace the conversation's model with the skill's."""
-        model = self._picked(run)
+        model = self._pick(run)
         if model is None or self._first_tries.was_replaced(request):
             return request
         return request.override(model=model)
@@ -81,7 +81,7 @@ class SkillModels(SkillExtension):
         # Checked by what an agent needs from a model, because a function may return anything.
         return model if hasattr(model, "bind_tools") else None
 
-    def _picked(self, run: SkillRun) -> BaseChatModel | None:
+    def _pick(self, run: SkillRun) -> BaseChatModel | None:
         # The newest load first. Inside a fork, its skill chose the model and stays the last resort.
         recent = [skill.entry for skill in reversed(run.loaded) if skill.is_recent and skill.grants]
         fork = running_fork()

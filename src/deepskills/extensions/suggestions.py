@@ -123,7 +123,7 @@ class SkillSuggestions(SkillExtension):
         if not notes:
             return request
         present = [line for message in request.messages for line in notes.get(message.id or "", ())]
-        shown = _shown_lines({line.name for line in present}, run)
+        shown = _format_lines({line.name for line in present}, run)
         messages = [
             _append_note(
                 message, [line.text for line in notes.get(message.id or "", ()) if _may_show(line, shown, run)]
@@ -266,7 +266,7 @@ class _Line(NamedTuple):
     """Path of the source that gave it."""
 
 
-def _shown_lines(names: set[str], run: SkillRun) -> dict[str, _Line]:
+def _format_lines(names: set[str], run: SkillRun) -> dict[str, _Line]:
     """Return the lines of those skills that this run may see."""
     bare = run.name_only
     return {
@@ -278,7 +278,7 @@ def _shown_lines(names: set[str], run: SkillRun) -> dict[str, _Line]:
 
 def _choose_lines(names: Sequence[str], earlier: Mapping[str, list[_Line]], run: SkillRun) -> list[_Line]:
     """Return the lines of a new note: names alone where the thread has the description, or no room for it."""
-    shown = _shown_lines(set(names), run)
+    shown = _format_lines(set(names), run)
     by_name = {entry.name: entry for entry in run.visible if entry.name in shown}
     known = {line.text for lines in earlier.values() for line in lines}
     used = sum(len(suggestion_note(line.text for line in lines)) for lines in earlier.values() if lines)

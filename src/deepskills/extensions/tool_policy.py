@@ -403,7 +403,7 @@ class ToolPolicy(SkillExtension):
         # Providers refuse a request that forces a tool that is not offered.
         changed = request.override(tools=tools)
         offered = {name for item in tools for name in _identities(item)}
-        if _chosen(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
+        if _choose(request.tool_choice) in {name for item in request.tools for name in _identities(item)} - offered:
             changed = changed.override(tool_choice=None)
         return changed
 
@@ -477,7 +477,7 @@ class ToolPolicy(SkillExtension):
         if not calls:
             return
         # For the whole turn: its calls run in parallel, so an unload counts for those before it too.
-        granting = self._granting(run, _unloaded_by(calls))
+        granting = self._granting(run, _unload_by(calls))
         granted = {
             str(call["id"]): _fingerprint(call["name"], call["args"])
             for call in calls
@@ -557,9 +557,7 @@ class ToolPolicy(SkillExtension):
         if not declaring or call.tool in own | self._always or any(self._covers(entry, call) for entry in declaring):
             return None
         allowed = dict.fromkeys(rule.shown() for entry in declaring for rule in self._allowed(entry))
-        return _refusal(
-            messages.POLICY_NOT_ALLOWED, call, declaring, allowed=_listed([*allowed, *sorted(self._always)])
-        )
+        return _refusal(messages.POLICY_NOT_ALLOWED, call, declaring, allowed=_list([*allowed, *sorted(self._always)]))
 
     def _offer(self, skills: Sequence[LoadedSkill], own: frozenset[str]) -> Callable[[BaseTool | dict[str, Any]], bool]:
         """Return which tools are offered."""
@@ -669,7 +667,7 @@ def _newest_calls(state: Mapping[str, Any]) -> Sequence[ToolCall]:
     return newest.tool_calls if newest is not None else []
 
 
-def _unloaded_by(calls: Sequence[ToolCall]) -> set[str]:
+def _unload_by(calls: Sequence[ToolCall]) -> set[str]:
     """Return the skills that calls of one turn unload, as the model spells them."""
     return {str(call["args"].get("skill_name")) for call in calls if call["name"] == "unload_skill"}
 
@@ -696,7 +694,7 @@ def _parts(item: BaseTool | dict[str, Any]) -> frozenset[str]:
     return frozenset(item) if isinstance(item, dict) else frozenset()
 
 
-def _chosen(tool_choice: object) -> str | None:
+def _choose(tool_choice: object) -> str | None:
     if isinstance(tool_choice, Mapping):
         function = tool_choice.get("function")
         tool_choice = function.get("name") if isinstance(function, Mapping) else tool_choice.get("name")
@@ -710,7 +708,7 @@ def _refusal(text: str, call: _Call, entries: Sequence[SkillEntry], allowed: str
     return Refuse(text.format(tool=tool, skills=skills, allowed=allowed, detail=detail))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     if not names:
         return "no tool but those of skills"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""

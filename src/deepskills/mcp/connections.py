@@ -26,7 +26,7 @@ from deepskills.mcp.wire import (
     Peer,
     ServerError,
     Spec,
-    borrowed,
+    borrow_session,
     code_of,
     opened,
     reason_of,
@@ -182,11 +182,11 @@ class Borrowed:
 
     async def peer(self) -> Peer:
         """Return the session."""
-        return borrowed(self._session)
+        return borrow_session(self._session)
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and return its result."""
-        return await _answered(await self.peer(), method, params, self._timeout, one_line_of, self._timeout)
+        return await _answer(await self.peer(), method, params, self._timeout, one_line_of, self._timeout)
 
     async def close(self) -> None:
         """Leave the session open: whoever opened it closes it."""
@@ -221,7 +221,7 @@ class Opened:
             held = await self._hold()
             was_used, held.is_used = held.is_used, True
             left = max(0.0, self._timeout - (time.monotonic() - started))
-            answer = asyncio.create_task(_answered(held.peer, method, params, left, self._spec.mask, self._timeout))
+            answer = asyncio.create_task(_answer(held.peer, method, params, left, self._spec.mask, self._timeout))
             held.pending.add(answer)
             answer.add_done_callback(held.pending.discard)
             try:
@@ -336,7 +336,7 @@ def one_line_of(text: str) -> str:
     return " ".join(text.split())[:400]
 
 
-async def _answered(
+async def _answer(
     peer: Peer,
     method: str,
     params: Mapping[str, Any],

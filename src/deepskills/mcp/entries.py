@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.read import read_fields, read_skill
-from deepskills._skillmd.text import shown_name
+from deepskills._skillmd.text import clean_name
 from deepskills._skillmd.yaml import MAX_EVENTS, NULLS, FrontmatterError, Notes, compose
 from deepskills._types import (
     MAX_FRONTMATTER_BYTES,
@@ -311,7 +311,7 @@ def _scalar(text: str) -> object:
 # Names.
 
 
-def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
+def name_served(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
     """Return the skills of one server by the names they get here: `label:name`, or `label:path` if names repeat."""
     # By path, so that names do not depend on the order in which a server lists.
     ordered = sorted(skills, key=lambda skill: skill.path)
@@ -323,11 +323,11 @@ def served_names(skills: Iterable[ServedSkill]) -> dict[str, ServedSkill]:
     for skill in ordered:
         is_only = len(by_name[name_key(f"{skill.label}:{skill.name}")]) == 1
         name = f"{skill.label}:{skill.name if is_only else skill.path}"
-        shown = shown_name(name)
+        shown = clean_name(name)
         # Two names may be the same after shortening or cleaning; a hash of the URI tells them apart.
         if len(name) > MAX_SHOWN_NAME_LENGTH or name_key(shown) in taken:
             mark = hashlib.sha256(skill.uri.encode()).hexdigest()[:_HASH_LENGTH]
-            shown = f"{shown_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"
+            shown = f"{clean_name(name)[: MAX_SHOWN_NAME_LENGTH - _HASH_LENGTH - 1]}~{mark}"
         taken.add(name_key(shown))
         names[shown] = skill
     return names
@@ -368,16 +368,16 @@ def json_frontmatter(content: bytes) -> dict[str, Any] | None:
         found = compose(block.translate(there), notes, iter(range(MAX_EVENTS)), _plain)
         # What else had to be noted is read differently elsewhere: anchors, aliases, tags, duplicate keys, repairs.
         notes.flow = notes.odd_comments = False
-        return _restored(found, back) if isinstance(found, dict) and notes == Notes() else None
+        return _restore(found, back) if isinstance(found, dict) and notes == Notes() else None
     except (FrontmatterError, ValueError):
         return None
 
 
-def _restored(value: Any, back: Mapping[int, str]) -> Any:  # noqa: ANN401 - any value of JSON
+def _restore(value: Any, back: Mapping[int, str]) -> Any:  # noqa: ANN401 - any value of JSON
     if isinstance(value, dict):
-        return {_restored(key, back): _restored(item, back) for key, item in value.items()}
+        return {_restore(key, back): _restore(item, back) for key, item in value.items()}
     if isinstance(value, list):
-        return [_restored(item, back) for item in value]
+        return [_restore(item, back) for item in value]
     return value.translate(back) if isinstance(value, str) else value
 
 

@@ -193,7 +193,7 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
                 raise SkillsError(failure)
             skills = {} if only_loaded else {skill.path: skill for skill in server.known.values()}
             for load in loads:
-                held = await server.held(*_known_by(load))
+                held = await server.held(*_know_by(load))
                 if held is not None:
                     skills[held.path] = held
             return skills
@@ -221,7 +221,7 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
                 skill = await _holder(server, inside)
                 return await server.read(skill, inside[len(skill.path) + 1 :]) if skill is not None else NOT_FOUND
             for load in loads:
-                held = await server.held(*_known_by(load)) if load["origin"]["label"] == server.label else None
+                held = await server.held(*_know_by(load)) if load["origin"]["label"] == server.label else None
                 if held is not None and inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
                     # Only files in the entry held since the load, whatever the server lists by now.
@@ -237,7 +237,7 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             return str(error)
 
 
-def _known_by(load: LoadRecord) -> tuple[str, str]:
+def _know_by(load: LoadRecord) -> tuple[str, str]:
     return load["digest"], load["origin"]["uri"]
 
 

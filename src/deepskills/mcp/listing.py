@@ -20,7 +20,7 @@ from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_DIRECTORIES, SkillProblem
 from deepskills.mcp.connections import Connection, SharedAttempt
-from deepskills.mcp.entries import EntryError, ServedSkill, entry_problem, parse_entry, served_names
+from deepskills.mcp.entries import EntryError, ServedSkill, entry_problem, name_served, parse_entry
 from deepskills.mcp.wire import INVALID_PARAMS, ConnectionLostError, ServerError, content_of, cursors
 
 logger = logging.getLogger("deepskills")
@@ -121,7 +121,7 @@ class Server:
                 await self._gather(gathered)
         except TimeoutError:
             gathered.cut(f"the server had not sent the last page after {self._timeout * LISTING_TIMEOUTS:g} seconds")
-        return self._merged(gathered, await self._refreshed(gathered))
+        return self._merged(gathered, await self._refresh(gathered))
 
     async def _gather(self, gathered: "_Gathered") -> None:
         cursor, seen = None, set[str]()
@@ -141,13 +141,13 @@ class Server:
             await asyncio.sleep(0)
         return gathered.cut(f"it has more than {MAX_PAGES} pages")
 
-    async def _refreshed(self, gathered: "_Gathered") -> list[SkillProblem]:
+    async def _refresh(self, gathered: "_Gathered") -> list[SkillProblem]:
         """Request again the skills that were added by URI and are not listed; return what is wrong with them."""
         problems = []
         listed = {skill.uri for skill in gathered.skills.values()}
         for uri in [uri for uri in self._added if uri not in listed]:
             try:
-                self._added[uri], ttl = await self._fetched(uri)
+                self._added[uri], ttl = await self._fetch_tree(uri)
                 gathered.keep_for(ttl)
             except EntryError as error:
                 del self._added[uri]
@@ -165,7 +165,7 @@ class Server:
             if uri not in listed:
                 skills.setdefault(skill.path, skill)
         found = (*gathered.problems(), *problems)
-        return Listed(skills, found, expires=gathered.expires, names=served_names(skills.values()))
+        return Listed(skills, found, expires=gathered.expires, names=name_served(skills.values()))
 
     async def add(self, uri: str) -> ServedSkill:
         """Add a skill by its URI, whether it is listed or not.
@@ -182,7 +182,7 @@ class Server:
         if not peer.serves_skills:
             raise SkillsError(problem(self._source, "mcp-not-declared", label=quoted(self.label))["message"])
         try:
-            skill, _ttl = await self._fetched(uri)
+            skill, _ttl = await self._fetch_tree(uri)
         except EntryError as error:
             raise SkillsError(entry_problem(self.label, error, self._source)["message"]) from None
         except ServerError as error:
@@ -202,9 +202,9 @@ class Server:
     def _replace(self, skill: ServedSkill) -> None:
         before = self._listed or Listed()
         skills = {**before.skills, skill.path: skill}
-        self._listed = Listed(skills, before.problems, expires=before.expires, names=served_names(skills.values()))
+        self._listed = Listed(skills, before.problems, expires=before.expires, names=name_served(skills.values()))
 
-    async def _fetched(self, uri: str) -> tuple[ServedSkill, float]:
+    async def _fetch_tree(self, uri: str) -> tuple[ServedSkill, float]:
         answer = await self.connection.request("skills/get", {"uri": uri})
         skill = parse_entry(self.label, answer.get("skill"))
         # Otherwise a server could answer with another skill than the one that was approved.
@@ -236,7 +236,7 @@ class Server:
         known = next((skill for skill in self.known.values() if skill.digest == digest), None)
         if known is None and uri is not None:
             try:
-                known, _ttl = await self._fetched(uri)
+                known, _ttl = await self._fetch_tree(uri)
             except EntryError:
                 return None
             except ServerError as error:
@@ -278,7 +278,7 @@ class Server:
     async def _recover(self, skill: ServedSkill) -> None:
         """Fetch an entry again after it turned out to be wrong, so that a later load can use the current one."""
         try:
-            fresh, _ttl = await self._fetched(skill.uri)
+            fresh, _ttl = await self._fetch_tree(skill.uri)
         except (EntryError, ServerError, ConnectionLostError) as error:
             reason = error.code if isinstance(error, EntryError) else one_line(str(error))
             logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)

@@ -238,31 +238,31 @@ class SkillsExtension(Extension):  # type: ignore[misc]
     # Requests.
 
     async def _list(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
-        shelf = await self._shelf(ctx)
+        view = await self._shelf(ctx)
         after = _after(params.cursor)
-        names = shelf.after(after)
+        names = view.after(after)
         page = names[:PAGE_SIZE]
         # One after the other: each entry reads all files of its skill.
-        entries = [await shelf.entry(name) for name in page]
+        entries = [await view.entry(name) for name in page]
         found: dict[str, Any] = {"skills": [entry for entry in entries if entry is not None]}
         if len(names) > len(page):
             found["nextCursor"] = _cursor(page[-1])
         return found
 
     async def _get(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
-        shelf = await self._shelf(ctx)
-        name, path = _located(params.uri)
-        entry = await shelf.entry(name) if path == SKILL_FILE and name in shelf.entries else None
+        view = await self._shelf(ctx)
+        name, path = _locate(params.uri)
+        entry = await view.entry(name) if path == SKILL_FILE and name in view.entries else None
         if entry is None:
             raise _unknown(params.uri)
         return {"skill": entry}
 
     async def _read(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
-        shelf = await self._shelf(ctx)
-        name, path = _located(params.uri)
+        view = await self._shelf(ctx)
+        name, path = _locate(params.uri)
         # What no entry names is not readable, whatever lies there.
-        is_listed = name in shelf.entries and path in await shelf.listed(name)
-        content = await shelf.content(name, path) if is_listed else None
+        is_listed = name in view.entries and path in await view.listed(name)
+        content = await view.content(name, path) if is_listed else None
         if content is None:
             raise _unknown(params.uri)
         kind = mimetypes.guess_type(path)[0] or ("text/markdown" if path.endswith(".md") else None)
@@ -273,13 +273,13 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         return {"contents": [{"uri": params.uri, **text}]}
 
     async def _read_directory(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
-        shelf = await self._shelf(ctx)
+        view = await self._shelf(ctx)
         uri = params.uri.rstrip("/")
         if uri == ROOT:
-            children = {name: True for name in shelf.names if await shelf.listed(name)}
+            children = {name: True for name in view.names if await view.listed(name)}
         else:
-            name, path = _located(uri)
-            files = await shelf.listed(name) if name in shelf.entries else frozenset[str]()
+            name, path = _locate(uri)
+            files = await view.listed(name) if name in view.entries else frozenset[str]()
             children = _children(dict.fromkeys(files), path)
         if not children:
             raise MCPError(INVALID_PARAMS, "This is not a directory.", {"uri": params.uri})
@@ -304,10 +304,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             return self._known
 
     async def _looked(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
-        backend = await _given(self._backend, ctx) if not is_backend(self._backend) else self._backend
+        backend = await _give(self._backend, ctx) if not is_backend(self._backend) else self._backend
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
-        sources = parse_sources(await _given(self._sources, ctx) if callable(self._sources) else self._sources)
+        sources = parse_sources(await _give(self._sources, ctx) if callable(self._sources) else self._sources)
         caller = Caller(lambda: ctx)
         catalogs = Catalogs(self._readings)
         plan = discover(sources, max_depth=self._max_depth, readings=self._readings, catalogs=catalogs, caller=caller)
@@ -365,7 +365,7 @@ def _is_unfit(code: str) -> bool:
     return code in _REPAIRED or code.startswith("name-")
 
 
-async def _given(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
+async def _give(function: Any, ctx: Any) -> Any:  # noqa: ANN401 - whatever a user's function gives
     """Call a user's function: an async one here, a sync one in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(ctx)
@@ -501,7 +501,7 @@ def _uri(name: str, path: str) -> str:
     return f"{ROOT}/{quote(name, safe='')}/{quote(path)}"
 
 
-def _located(uri: str) -> tuple[str, str]:
+def _locate(uri: str) -> tuple[str, str]:
     """Return the name of the skill that a URI is in, and the path inside it; two empty texts if the URI is not ours."""
     if not uri.startswith(f"{ROOT}/"):
         return "", ""

@@ -103,7 +103,7 @@ def _request(method: str, params: Mapping[str, Any]) -> Any:  # noqa: ANN401 - o
     return Request[dict[str, Any], str](method=method, params=dict(params))
 
 
-def borrowed(session: Any) -> Peer:  # noqa: ANN401 - a ClientSession of either major
+def borrow_session(session: Any) -> Peer:  # noqa: ANN401 - a ClientSession of either major
     """Return a session that a caller opened.
 
     Raises:
@@ -157,7 +157,7 @@ async def _first_major(session: Any, spec: "Spec") -> Peer:  # noqa: ANN401 - a 
     if spec.transport == "stdio":
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                found = await _discovered(session)
+                found = await _discover(session)
         except (mcp.McpError, TimeoutError, ValueError) as error:
             if code_of(error) in LOST_CODES:
                 raise
@@ -168,14 +168,14 @@ async def _first_major(session: Any, spec: "Spec") -> Peer:  # noqa: ANN401 - a 
         result = await session.initialize()
     except mcp.McpError as refusal:
         # The server was slow to start: it has read the first question by now, and will have no other way in.
-        found = await _discovered(session) if code_of(refusal) == NEWER_ONLY else None
+        found = await _discover(session) if code_of(refusal) == NEWER_ONLY else None
         if found is None:
             raise
         return found
     return Peer(session, _extensions(result.capabilities))
 
 
-async def _discovered(session: Any) -> Peer | None:  # noqa: ANN401 - a 1.x ClientSession
+async def _discover(session: Any) -> Peer | None:  # noqa: ANN401 - a 1.x ClientSession
     """Ask a server for its capabilities with a raw request; `None` if it does not support the newer revision."""
     meta = _first_major_meta()
     answer = await Peer(session, None, meta).request("server/discover", {})
@@ -368,7 +368,7 @@ def content_of(answer: Mapping[str, Any], uri: str) -> bytes:
         raise ServerError("the answer holds another file than the requested one")
     text, blob = item.get("text"), item.get("blob")
     if isinstance(text, str) and blob is None:
-        return _encoded(text)
+        return _encode(text)
     if isinstance(blob, str) and text is None:
         try:
             return base64.b64decode(blob, validate=True)
@@ -377,7 +377,7 @@ def content_of(answer: Mapping[str, Any], uri: str) -> bytes:
     raise ServerError("the answer holds neither text nor base64")
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -28,7 +28,7 @@ from deepskills.store.db.models import (
     SkillChange,
     SkillFile,
     document_of,
-    joined_tags,
+    join_tags,
     now,
     with_tags_and_groups,
 )
@@ -40,7 +40,7 @@ from deepskills.store.db.repositories import (
     SkillRepository,
     set_listed_files,
 )
-from deepskills.store.db.search import indexed_words
+from deepskills.store.db.search import index_words
 from deepskills.store.document import Document
 from deepskills.store.rules import (
     Policy,
@@ -75,7 +75,7 @@ class Text:
     @classmethod
     def of(cls, document: Document) -> "Text":
         """Compute what the store derives from a document."""
-        words = indexed_words(document.name, document.description, document.tags, document.content)
+        words = index_words(document.name, document.description, document.tags, document.content)
         beginning = beginning_of(document.content).decode("utf-8", "replace")
         return cls(document, len(document.render()), words, document.requires, beginning)
 
@@ -137,7 +137,7 @@ class Changes:
         """
         before = document_of(skill)
         document = before if values.text is None else values.text.document
-        kept = {file.path: kept_file(file) for file in skill.files}
+        kept = {file.path: keep_file(file) for file in skill.files}
         stale, fresh = _differences(kept, values)
         is_public = skill.is_public if values.is_public is None else values.is_public
         shared_with = skill.shared_with if values.shared_with is None else values.shared_with
@@ -283,7 +283,7 @@ class Changes:
             content=before.content,
             frontmatter=before.frontmatter,
             encoding=before.encoding,
-            tags=joined_tags(before.tags),
+            tags=join_tags(before.tags),
             size=len(before.render()),
         )
         await self._history.add(former)
@@ -336,10 +336,10 @@ class Changes:
         await self._files.replace([row for row in rows if row.path in kept])
         await self._files.add([row for row in rows if row.path not in kept])
         left = {path: file for path, file in kept.items() if file not in stale}
-        set_listed_files(skill, {**left, **{row.path: kept_file(row) for row in rows}}.values())
+        set_listed_files(skill, {**left, **{row.path: keep_file(row) for row in rows}}.values())
 
 
-def kept_file(row: SkillFile) -> KeptFile:
+def keep_file(row: SkillFile) -> KeptFile:
     """Return what is known of a file beside its content."""
     return KeptFile(row.id, row.since, row.path, row.size, row.is_text, row.digest)
 

@@ -20,7 +20,7 @@ from deepskills._skillmd.read import SkillReading, fenced_part, read_skill
 from deepskills._skillmd.repair import Tree, as_text
 from deepskills._skillmd.write import generate_skill_md, key_lines
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
-from deepskills.store.rules import check_name, check_skill_size, check_text, checked_tags
+from deepskills.store.rules import check_name, check_skill_size, check_tags, check_text
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
@@ -105,7 +105,7 @@ class Document:
                 "saying what the skill does and when to use it."
             )
         encoding = "utf-8" if self.frontmatter is None else self.encoding
-        document = replace(self, tags=checked_tags(self.tags), encoding=encoding)
+        document = replace(self, tags=check_tags(self.tags), encoding=encoding)
         rendered = document.render()
         check_skill_size(len(rendered))
         if document.frontmatter is not None:
@@ -139,14 +139,14 @@ class Document:
             SkillFormatError: If a key cannot be written again.
         """
         tree = read_skill(self.render(), path=SKILL_FILE).frontmatter
-        tags = checked_tags(self.tags)
+        tags = check_tags(self.tags)
         values: dict[str, object] = {
             key: getattr(self, key) for key in ("name", "description") if getattr(self, key) != getattr(before, key)
         }
         if self.tags != before.tags:
             values["tags"] = tags
         written = _without_fence(self.frontmatter) or ""
-        edited = replace(self, tags=tags, frontmatter=edited_frontmatter(written, tree, values))
+        edited = replace(self, tags=tags, frontmatter=edit_frontmatter(written, tree, values))
         if edited.frontmatter is not None and _says(edited, tree, values):
             return edited
         further = {key: value for key, value in tree.items() if key not in {"name", "description", "tags"}}
@@ -202,7 +202,7 @@ _TOP_KEY = re.compile(r"[^\W\d][\w-]*(?=[ \t]*:(?:[ \t\r\n]|$))")
 _CHILD_KEY = re.compile(r"([ \t]+)(\w[\w.-]*)(?=[ \t]*:(?:[ \t\r\n]|$))")
 
 
-def edited_frontmatter(frontmatter: str, tree: Mapping[str, Tree], values: Mapping[str, object]) -> str | None:
+def edit_frontmatter(frontmatter: str, tree: Mapping[str, Tree], values: Mapping[str, object]) -> str | None:
     """Return frontmatter with other values of some keys, all other lines as they are; `None` if it has no such lines.
 
     Tags stay where they are, at the top or below `metadata`, as a list or as text. The result is a proposal: what it
@@ -342,7 +342,7 @@ def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
         text = as_text(tree)
         # With a comma anywhere, spaces are part of the tags.
         items = text.split(",") if "," in text else text.split()
-    return checked_tags(tag for item in items if (tag := as_text(item).strip()))
+    return check_tags(tag for item in items if (tag := as_text(item).strip()))
 
 
 MAX_COMPARED_LINES = 2_000
@@ -387,7 +387,7 @@ def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
         if texts[0] is None or texts[1] is None:
             yield f"Binary files {names[0]} and {names[1]} differ\n"
         else:
-            left -= yield from _unified(texts[0], texts[1], *names, left)
+            left -= yield from _unify(texts[0], texts[1], *names, left)
 
 
 def _lines(content: bytes) -> list[str] | None:
@@ -398,7 +398,7 @@ def _lines(content: bytes) -> list[str] | None:
         return None
 
 
-def _unified(
+def _unify(
     old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, limit: int
 ) -> Generator[str, None, int]:
     """Yield a unified diff and return how many lines were matched; too many are replaced by one hunk."""
@@ -411,7 +411,7 @@ def _unified(
     if count <= limit:
         first, last = max(0, start - 3), max(0, end - 3)
         matched = difflib.unified_diff(old[first : len(old) - last], new[first : len(new) - last], old_name, new_name)
-        yield from (_shifted(line, first) if line.startswith("@@") else line for line in matched)
+        yield from (_shift(line, first) if line.startswith("@@") else line for line in matched)
         return count
     yield from (f"--- {old_name}\n", f"+++ {new_name}\n")
     yield f"@@ -{start + 1},{len(old) - start - end} +{start + 1},{len(new) - start - end} @@\n"
@@ -420,7 +420,7 @@ def _unified(
     return 0
 
 
-def _shifted(hunk: str, by: int) -> str:
+def _shift(hunk: str, by: int) -> str:
     """Return a hunk's heading for lines that were compared without the first `by`."""
 
     def moved(part: str) -> str:

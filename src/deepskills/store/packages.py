@@ -40,19 +40,19 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
         SkillPathError: If an entry is a link or another special file, or two have the same path.
         SkillTooLargeError: If it has too many files, or they are too large once unpacked.
     """
-    with _opened(archive, limits) as (opened, entries):
+    with _open(archive, limits) as (opened, entries):
         files = {entry.filename: _content(opened, entry) for entry in entries}
-    return _taken_apart(files)
+    return _take_apart(files)
 
 
 def unpacked_size(archive: bytes, limits: StoreLimits) -> int:
     """Return how many bytes a zipped skill says it has; no more are ever unpacked. It raises what `unpacked` raises."""
-    with _opened(archive, limits) as (_, entries):
+    with _open(archive, limits) as (_, entries):
         return sum(entry.file_size for entry in entries)
 
 
 @contextmanager
-def _opened(archive: bytes, limits: StoreLimits) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
+def _open(archive: bytes, limits: StoreLimits) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
     # Counted before the directory is read: half a million entries fit into a small archive.
     if archive.count(_ENTRY) > 2 * limits.files + _OTHER_ENTRIES:
         raise SkillTooLargeError(f"The archive has too many entries; a skill has at most {limits.files} files.")
@@ -103,7 +103,7 @@ def _check(entries: Sequence[zipfile.ZipInfo], limits: StoreLimits) -> None:
         raise SkillTooLargeError(f"The archive is {total} bytes unpacked; at most {limits.skill_bytes} are kept.")
 
 
-def _taken_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
+def _take_apart(files: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
     tops = {path.partition("/")[0] for path in files}
     # Zipping a directory usually puts that directory into the archive.
     if SKILL_FILE not in files and len(tops) == 1:

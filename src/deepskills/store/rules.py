@@ -276,7 +276,7 @@ def check_skill_size(size: int) -> None:
         )
 
 
-def checked_tags(tags: Iterable[str]) -> list[str]:
+def check_tags(tags: Iterable[str]) -> list[str]:
     """Return the tags, each once, ignoring case.
 
     Raises:
@@ -628,10 +628,10 @@ class Policy:
             return Viewer(is_operator=True, is_system=True, needs_approval=bool(self.approval))
         viewer = Viewer(user, needs_approval=bool(self.approval), prefers_groups=self.groups_before_system)
         if user is not None and self.groups_of is not None:
-            viewer = replace(viewer, groups=group_keys(await _settled(self.groups_of(user))))
+            viewer = replace(viewer, groups=group_keys(await _settle(self.groups_of(user))))
         if user is not None and self.is_operator is not None:
             # `is True`: a function that returns a user or a text by mistake must not make an operator.
-            viewer = replace(viewer, is_operator=await _settled(self.is_operator(user)) is True)
+            viewer = replace(viewer, is_operator=await _settle(self.is_operator(user)) is True)
         return viewer
 
     async def writer(self, user_id: UserId | None, *, system: bool = False) -> Viewer:
@@ -656,5 +656,5 @@ def days_of(days: float) -> timedelta:
     return timedelta(days=days)
 
 
-async def _settled(value: object) -> object:
+async def _settle(value: object) -> object:
     return await value if inspect.isawaitable(value) else value

@@ -27,7 +27,7 @@ BYTES_IN_FLIGHT = 160 * 1024 * 1024
 _WORKERS = ThreadPoolExecutor(2, thread_name_prefix="deepskills-store")
 
 
-async def computed(size: int, work: Callable[[], ResultT]) -> ResultT:
+async def run_in_thread(size: int, work: Callable[[], ResultT]) -> ResultT:
     """Return the result of `work`, run in a thread unless there is little data."""
     if size <= INLINE_BYTES:
         return work()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, EntryError, ServedSkill, parse_entry, served_names
+from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, EntryError, ServedSkill, name_served, parse_entry
 
 URI = "skill://team/report/SKILL.md"
 
@@ -164,7 +164,7 @@ def test_names_carry_the_label_and_are_unique() -> None:
 
     def named(*uris: str) -> dict[str, str]:
         skills = [parse_entry("docs", entry(name=uri.split("/")[-2], uri=uri)) for uri in uris]
-        return {made.uri: name for name, made in served_names(skills).items()}
+        return {made.uri: name for name, made in name_served(skills).items()}
 
     assert named(URI) == {URI: "docs:report"}
     twins = ("skill://a/report/SKILL.md", "skill://b/report/SKILL.md", "skill://b/Report/SKILL.md")

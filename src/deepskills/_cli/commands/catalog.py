@@ -14,7 +14,7 @@ from rich.text import Text
 from typing_extensions import TypedDict
 
 from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry, Visibility
-from deepskills._catalog.discovery import Discovery, discover, source_errors
+from deepskills._catalog.discovery import Discovery, discover, format_source_errors
 from deepskills._catalog.lookup import SearchCache, find_or_raise
 from deepskills._catalog.sources import Source
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
@@ -219,7 +219,7 @@ class LocalCatalog:
     @property
     def errors(self) -> list[str]:
         """The lines about sources that failed, as the section has them."""
-        return source_errors(self.source_problems)
+        return format_source_errors(self.source_problems)
 
     @property
     def hidden(self) -> dict[str, Visibility]:
@@ -316,7 +316,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     files = await _all_files(catalog.entries)
     places = {source.path: source for source in sources}
     usable = {
-        entry.name: _found(
+        entry.name: _find(
             entry, contents[entry.name], files[entry.name], places.get(entry.source, Source(entry.source, ""))
         )
         for entry in catalog.entries
@@ -374,7 +374,7 @@ async def _all_files(entries: Sequence[SkillEntry]) -> dict[str, list[ResourceMe
     return visitor.files
 
 
-def _found(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:
+def _find(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:
     text, failure = contents.text, contents.failure
     inventory = contents.inventory
     row = SkillRow(

@@ -43,7 +43,7 @@ def run(given: EvalArguments, output: Output) -> bool:
         raise UsageError("Name the directory of a skill, or pass --all to measure a library.")
     if given.grader is not None and given.model is None:
         raise UsageError("--grader judges what a model did. Pass --model too.")
-    report = _measured(given, absolute(given.skill), output)
+    report = _measure(given, absolute(given.skill), output)
     _write_page(given, evals.to_html([report]), output)
     if given.as_json:
         output.json(report.as_dict())
@@ -52,7 +52,7 @@ def run(given: EvalArguments, output: Output) -> bool:
     return _is_well(given, report, output)
 
 
-def _measured(given: EvalArguments, skill: str, output: Output) -> evals.EvalReport:
+def _measure(given: EvalArguments, skill: str, output: Output) -> evals.EvalReport:
     known = evals.read_evals(skill)
     output.problem_remarks(known.problems)
     options: evals.EvalOptions = {"sources": _sources(given.source)}
@@ -104,7 +104,7 @@ def _run_library(given: EvalArguments, output: Output) -> bool:
     if given.model is not None or given.html is not None:
         places = [item.directory.as_posix() for item in library.evals]
         inner = EvalArguments(**{**vars(given), "source": tuple(source.path for source in sources)})
-        reports = [_measured(inner, place, output) for place in places]
+        reports = [_measure(inner, place, output) for place in places]
     else:
         output.problem_remarks(
             problem for item in library.evals for problem in item.problems if problem["severity"] == "error"

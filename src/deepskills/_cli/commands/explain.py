@@ -117,9 +117,7 @@ def explain_skill(local: LocalCatalog, name: str, request: str | None = None) ->
         stop, problems = _not_usable(local, name, skill)
         return _explanation(skill.row["name"] if skill else name, stop, skill, problems)
     own = _explanation(skill.row["name"], _stop(skill), skill, skill.row["problems"])
-    own["costs"] = Costs(
-        load=skill.row["tokens"], listed=_listed_tokens(skill), max_loaded_tokens=DEFAULT_LOADED_TOKENS
-    )
+    own["costs"] = Costs(load=skill.row["tokens"], listed=_list_tokens(skill), max_loaded_tokens=DEFAULT_LOADED_TOKENS)
     own["missing_tools"] = _missing_tools(skill)
     if request is not None and not skill.is_user_only:
         own["request"] = asked = _rank(local, skill, request)
@@ -184,7 +182,7 @@ def _stop(skill: Found) -> _Stop | None:
     return None
 
 
-def _listed_tokens(skill: Found) -> int:
+def _list_tokens(skill: Found) -> int:
     return count_text_tokens(CatalogList([skill.entry]).render({})) if skill.entry and not skill.is_user_only else 0
 
 

@@ -148,7 +148,7 @@ def run_gate(base: str | None, given: Sequence[str]) -> Report:
     head = State(read_catalog([source.path for source in sources]))
     if base is None:
         return _judge(head, None, None)
-    with _checked_out(base, [Path(source.path) for source in sources]) as roots:
+    with _check_out(base, [Path(source.path) for source in sources]) as roots:
         there = [own for own in roots if Path(own).is_dir()]
         before = State(read_catalog(there), roots) if there else None
         return _judge(head, before, base)
@@ -159,7 +159,7 @@ def _judge(head: State, before: State | None, base: str | None) -> Report:
     findings = [each for each in head.problems if (each["path"], each["code"], each["message"]) not in known]
     requests, taken = _compare_requests(head, before, compares=base is not None)
     places = {found.row["name"]: found.row["path"] for found in head.catalog.usable}
-    findings += [_taken_problem(row, places) for row in taken]
+    findings += [_word_taken(row, places) for row in taken]
     old = before.tokens if before is not None else {}
     changed = {
         name: head.tokens.get(name, 0) - old.get(name, 0)
@@ -218,7 +218,7 @@ def _words_of(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _taken_problem(row: TakenRow, places: Mapping[str, str]) -> SkillProblem:
+def _word_taken(row: TakenRow, places: Mapping[str, str]) -> SkillProblem:
     path = places.get(row["meant"], row["meant"])
     if not row["wanted"]:
         return problem(path, "request-unwanted", query=quoted(row["query"]))
@@ -262,7 +262,7 @@ def _exists(path: Path) -> bool:
 
 
 @contextmanager
-def _checked_out(base: str, sources: Sequence[Path]) -> Iterator[dict[str, str]]:
+def _check_out(base: str, sources: Sequence[Path]) -> Iterator[dict[str, str]]:
     """Give the sources as they were at a commit, as directories of their own: where each lies, and what it is here."""
     top = Path(_git(sources[0], "rev-parse", "--show-toplevel").strip())
     commit = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}").strip()
@@ -349,11 +349,11 @@ def github_lines(findings: Iterable[SkillProblem], working: Path) -> Iterator[st
         path = Path(found["path"])
         file = path.relative_to(working).as_posix() if path.is_absolute() and path.is_relative_to(working) else path
         level = "error" if found["severity"] == "error" else "warning"
-        name = _escaped(str(file), is_value=True)
-        yield f"::{level} file={name},line=1,title={found['code']}::{_escaped(found['message'], is_value=False)}"
+        name = _escape(str(file), is_value=True)
+        yield f"::{level} file={name},line=1,title={found['code']}::{_escape(found['message'], is_value=False)}"
 
 
-def _escaped(text: str, *, is_value: bool) -> str:
+def _escape(text: str, *, is_value: bool) -> str:
     # A line break would end the command and begin another, which a skill's author would have written.
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text

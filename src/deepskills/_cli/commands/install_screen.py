@@ -72,19 +72,19 @@ def _facts(change: "Change") -> list[list[str | tuple[str, str]]]:
         tokens = f", about {change.candidate.tokens:,} tokens" if change.candidate is not None else ""
         lines.append([f"{counted(len(change.new.files), 'file')}, {change.new.size:,} bytes{tokens}"])
     if change.scripts and change.new is not None:
-        lines.append([("code: ", "yellow"), _named(change.scripts)])
+        lines.append([("code: ", "yellow"), _name(change.scripts)])
     if change.old is not None and change.status in {"updated", "replaced"}:
         if change.status == "replaced":
             lines.append([("instead of ", "red"), visible(f"{change.old.source}, {change.old.path}")])
-        lines += [[f"{kind}: {_named(paths)}"] for kind, paths in change.files().items() if paths]
+        lines += [[f"{kind}: {_name(paths)}"] for kind, paths in change.files().items() if paths]
     elif change.status == "replaced":
         lines.append([("instead of files that no lock lists", "red")])
     if change.drift and change.status != "new":
-        lines.append([("edits that are lost: ", "red"), _named([drift.path or "all" for drift in change.drift])])
+        lines.append([("edits that are lost: ", "red"), _name([drift.path or "all" for drift in change.drift])])
     return lines
 
 
-def _named(paths: Sequence[str]) -> str:
+def _name(paths: Sequence[str]) -> str:
     shown = ", ".join(visible(path) for path in paths[:MAX_NAMED])
     return shown + (f" and {len(paths) - MAX_NAMED:,} more" if len(paths) > MAX_NAMED else "")
 

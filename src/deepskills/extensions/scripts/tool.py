@@ -449,7 +449,7 @@ class SkillScripts(SkillExtension):
         return Command(update={**run.update, "messages": [answer]}) if run.update else answer
 
     async def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Outcome:
-        entry = _loaded(run, skill_name)
+        entry = _load(run, skill_name)
         has_shell = await can_execute(run)
         if not has_shell and self._runner is None:
             raise SkillsError("Scripts cannot be run here: the backend has no shell. Work without the script.")
@@ -536,7 +536,7 @@ def _check_number(name: str, value: object, least: int) -> None:
         raise ValueError(f"{name} must be a whole number from {least} on, got {value!r}")
 
 
-def _loaded(run: SkillRun, name: str) -> SkillEntry:
+def _load(run: SkillRun, name: str) -> SkillEntry:
     """Return the loaded skill with that name, ignoring case.
 
     Raises:

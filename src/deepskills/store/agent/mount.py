@@ -79,11 +79,11 @@ class MountedSkills(BackendProtocol):
 
     async def als(self, path: str) -> LsResult:
         """List a directory."""
-        return await self._aanswer(_listed(path), _ls_failed)
+        return await self._aanswer(_list(path), _ls_failed)
 
     def ls(self, path: str) -> LsResult:
         """List a directory, on the bridge's loop."""
-        return self._answer(_listed(path), _ls_failed)
+        return self._answer(_list(path), _ls_failed)
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Read lines of a file."""
@@ -97,29 +97,29 @@ class MountedSkills(BackendProtocol):
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search files for a text."""
-        return await self._aanswer(_searched(pattern, path, glob, max_count), _grep_failed)
+        return await self._aanswer(_search(pattern, path, glob, max_count), _grep_failed)
 
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search files for a text, on the bridge's loop."""
-        return self._answer(_searched(pattern, path, glob, max_count), _grep_failed)
+        return self._answer(_search(pattern, path, glob, max_count), _grep_failed)
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern."""
-        return await self._aanswer(_matched(pattern, path), _glob_failed)
+        return await self._aanswer(_match(pattern, path), _glob_failed)
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, on the bridge's loop."""
-        return self._answer(_matched(pattern, path), _glob_failed)
+        return self._answer(_match(pattern, path), _glob_failed)
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read whole files."""
-        return await self._aanswer(_downloaded(paths), _download_failed(paths))
+        return await self._aanswer(_download(paths), _download_failed(paths))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read whole files, on the bridge's loop."""
-        return self._answer(_downloaded(paths), _download_failed(paths))
+        return self._answer(_download(paths), _download_failed(paths))
 
     def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - the protocol's signature
         """Refuse."""
@@ -151,7 +151,7 @@ class MountedSkills(BackendProtocol):
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
-            return failed(_told(error))
+            return failed(_tell(error))
 
     def _answer(self, work: "Work[ResultT]", failed: Callable[[str], ResultT]) -> ResultT:
         try:
@@ -166,16 +166,16 @@ class MountedSkills(BackendProtocol):
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the application's function or the database raises
-            return failed(_told(error))
+            return failed(_tell(error))
 
-    def _shelf(self, hidden: frozenset[str]) -> "Shelf":
+    def _shelf(self, hidden: frozenset[str]) -> "RunView":
         """Return the skills of the user whose run is calling."""
         # For every call, from its own run: nothing of one user is kept for the next.
         call = call_in_progress.get()
         # Without one, the caller is a tool of an agent that has no skills.
         if call is None:
-            return Shelf(self._provider, self._provider.owner(_runtime()))
-        return Shelf(self._provider, self._provider.owner(call.runtime), call.loaded, hidden)
+            return RunView(self._provider, self._provider.owner(_runtime()))
+        return RunView(self._provider, self._provider.owner(call.runtime), call.loaded, hidden)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class _File:
     """How many bytes it has; of a `SKILL.md`, nobody has asked yet."""
 
 
-class Shelf:
+class RunView:
     """The skills of a run's user that the model may see, by paths on the mount.
 
     What is hidden from the model, by its author or by the operator, is not found, unless it was loaded: a user may have
@@ -285,12 +285,12 @@ class Shelf:
         return {f"/{name}/{file.path}": file for file in files}
 
 
-Work: TypeAlias = Callable[[Shelf], Coroutine[Any, Any, ResultT]]
+Work: TypeAlias = Callable[[RunView], Coroutine[Any, Any, ResultT]]
 """The work of a call on the skills of its run's user."""
 
 
-def _listed(path: str) -> Work[LsResult]:
-    async def work(shelf: Shelf) -> LsResult:
+def _list(path: str) -> Work[LsResult]:
+    async def work(shelf: RunView) -> LsResult:
         entries = await shelf.entries(path)
         return _ls_failed(f"'{SOURCE_ROOT}{path}' not found") if entries is None else LsResult(entries=entries)
 
@@ -298,7 +298,7 @@ def _listed(path: str) -> Work[LsResult]:
 
 
 def _read(path: str, offset: int, limit: int) -> Work[ReadResult]:
-    async def work(shelf: Shelf) -> ReadResult:
+    async def work(shelf: RunView) -> ReadResult:
         content = (await shelf.contents(await shelf.located([path]))).get(path)
         if content is None:
             return ReadResult(error=f"File '{SOURCE_ROOT}{path}' not found")
@@ -311,8 +311,8 @@ def _read(path: str, offset: int, limit: int) -> Work[ReadResult]:
     return work
 
 
-def _searched(pattern: str, path: str | None, glob: str | None, max_count: int | None) -> Work[GrepResult]:
-    async def work(shelf: Shelf) -> GrepResult:
+def _search(pattern: str, path: str | None, glob: str | None, max_count: int | None) -> Work[GrepResult]:
+    async def work(shelf: RunView) -> GrepResult:
         listed = await shelf.files(path)
         # By their sizes, before any is read: five hundred files may be gigabytes.
         chosen = await shelf.within_bytes(listed, MAX_SEARCHED_BYTES)
@@ -333,8 +333,8 @@ def _searched(pattern: str, path: str | None, glob: str | None, max_count: int |
     return work
 
 
-def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
-    async def work(shelf: Shelf) -> GlobResult:
+def _match(pattern: str, path: str | None) -> Work[GlobResult]:
+    async def work(shelf: RunView) -> GlobResult:
         base = _base(path)
         listed = await shelf.files(path)
         matches = [each for each in listed if _fits(each.removeprefix(base), pattern)]
@@ -346,8 +346,8 @@ def _matched(pattern: str, path: str | None) -> Work[GlobResult]:
     return work
 
 
-def _downloaded(paths: list[str]) -> Work[list[FileDownloadResponse]]:
-    async def work(shelf: Shelf) -> list[FileDownloadResponse]:
+def _download(paths: list[str]) -> Work[list[FileDownloadResponse]]:
+    async def work(shelf: RunView) -> list[FileDownloadResponse]:
         found = await shelf.contents(await shelf.located(paths))
         return [
             FileDownloadResponse(path=path, content=found[path])
@@ -401,7 +401,7 @@ def _download_failed(paths: list[str]) -> Callable[[str], list[FileDownloadRespo
     return lambda reason: [FileDownloadResponse(path=path, error=reason) for path in paths]
 
 
-def _told(error: Exception) -> str:
+def _tell(error: Exception) -> str:
     """Return what the model reads about a failure; the log has the same."""
     told = f"The skills of the store cannot be read now: {type(error).__name__}: {one_line(str(error))}"
     logger.error(told)

@@ -22,11 +22,11 @@ from deepskills._skillmd.read import read_skill
 from deepskills._types import SKILL_FILE, SkillProblem
 from deepskills.store.agent.reader import AgentReader, Overview
 from deepskills.store.db.engine import SessionFactory, bridged_engines, unavailable
-from deepskills.store.db.listings import Filter, Head
+from deepskills.store.db.listings import Filter, SkillSummary
 from deepskills.store.document import tag_fields
 from deepskills.store.errors import SkillStoreUnavailableError
 from deepskills.store.rules import Policy, UserId, Viewer, check_name, owner_key
-from deepskills.store.workers import computed
+from deepskills.store.workers import run_in_thread
 
 logger = logging.getLogger("deepskills")
 
@@ -46,7 +46,7 @@ SKILL_BYTES = 1_500
 class StoredSkill(ProvidedSkill):
     """A skill of the store as a run's user sees it; its key is its id."""
 
-    head: Head
+    head: SkillSummary
     mark: str
     """What changes whenever the text or a file does."""
 
@@ -166,7 +166,7 @@ class StoreProvider(SkillProvider):
             return known
         # Not on the event loop, because there may be thousands.
         size = len(overview.heads) * SKILL_BYTES
-        seen = await computed(size, lambda: self._seen_by(viewer, overview, known))
+        seen = await run_in_thread(size, lambda: self._seen_by(viewer, overview, known))
         self._seen.put(owner, seen)
         return seen
 
@@ -176,15 +176,15 @@ class StoreProvider(SkillProvider):
         found = known.by_name.get(name) if known is not None else None
         return found.head.id if found is not None else None
 
-    async def texts(self, heads: Sequence[Head], owner: str | None) -> dict[UUID, bytes]:
+    async def texts(self, heads: Sequence[SkillSummary], owner: str | None) -> dict[UUID, bytes]:
         """Return the `SKILL.md` files of skills that a user may still see."""
         return await self.ask(owner, lambda reader, viewer: reader.documents(heads, viewer, self._chosen))
 
-    async def paths(self, head: Head, owner: str | None) -> dict[str, int]:
+    async def paths(self, head: SkillSummary, owner: str | None) -> dict[str, int]:
         """Return the paths of a skill's other files, each with its size."""
         return await self.ask(owner, lambda reader, viewer: reader.paths(head, viewer, self._chosen))
 
-    async def content(self, head: Head, path: str, owner: str | None) -> bytes | None:
+    async def content(self, head: SkillSummary, path: str, owner: str | None) -> bytes | None:
         """Return one file of a skill that a user may still see."""
         return await self.ask(owner, lambda reader, viewer: reader.content(head, path, viewer, self._chosen))
 
@@ -200,16 +200,16 @@ class StoreProvider(SkillProvider):
             return [ListingProblems([failure]), *known.skills]
         return [ListingProblems(self._problems(seen.overview)), *seen.skills]
 
-    async def _read_text(self, head: Head, owner: str | None) -> bytes:
+    async def _read_text(self, head: SkillSummary, owner: str | None) -> bytes:
         text = (await self.texts([head], owner)).get(head.id)
         if text is None:
             raise SkillNotFoundError("the skill is no longer in the store, or this user may not see it")
         return text
 
-    async def _list_files(self, head: Head, owner: str | None) -> list[ProvidedFile]:
+    async def _list_files(self, head: SkillSummary, owner: str | None) -> list[ProvidedFile]:
         return [ProvidedFile(path, size) for path, size in (await self.paths(head, owner)).items()]
 
-    async def _read_file(self, head: Head, path: str, owner: str | None) -> bytes:
+    async def _read_file(self, head: SkillSummary, path: str, owner: str | None) -> bytes:
         content = await self.content(head, path, owner)
         if content is None:
             raise SkillNotFoundError("the file is no longer in the store, or this user may not see it")
@@ -245,7 +245,7 @@ class StoreProvider(SkillProvider):
         weight = 0
         for head in overview.heads:
             try:
-                skill = _stored(head, None if head.name in by_name else self._mount)
+                skill = _store(head, None if head.name in by_name else self._mount)
             except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, costs no other
                 logger.error("Skill %s cannot be served: %s: %s", head.id, type(error).__name__, error)  # noqa: TRY400 - the message says it all
                 continue
@@ -266,7 +266,7 @@ class StoreProvider(SkillProvider):
         return [problem(option, "skill-not-in-store", which=which, option=option) for option, which in (*ids, *pins)]
 
 
-def _stored(head: Head, mount: str | None) -> StoredSkill:
+def _store(head: SkillSummary, mount: str | None) -> StoredSkill:
     """Return a skill as agents get it.
 
     Raises:
@@ -292,7 +292,7 @@ def _stored(head: Head, mount: str | None) -> StoredSkill:
     )
 
 
-def _head_of(skill: ProvidedSkill) -> Head:
+def _head_of(skill: ProvidedSkill) -> SkillSummary:
     if not isinstance(skill, StoredSkill):
         raise TypeError(f"{type(skill).__name__} is not a skill of the store")
     return skill.head

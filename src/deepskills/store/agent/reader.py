@@ -12,7 +12,7 @@ from uuid import UUID
 from deepskills._errors import SkillNotFoundError
 from deepskills._skillmd.names import stored_key
 from deepskills._types import MAX_DIRECTORIES
-from deepskills.store.db.listings import Filter, Head
+from deepskills.store.db.listings import Filter, SkillSummary
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import Document
@@ -31,7 +31,7 @@ class Overview:
 
     stamp: int
     mark: str
-    heads: tuple[Head, ...]
+    heads: tuple[SkillSummary, ...]
     unpinned: tuple[tuple[str, int], ...] = ()
     """Names with the revisions to which they are pinned, if that version does not exist for this user."""
 
@@ -61,7 +61,7 @@ class AgentReader(SkillService):
         return Overview(stamp, mark or "", tuple(heads), tuple(unpinned))
 
     @reads
-    async def documents(self, heads: Collection[Head], viewer: Viewer, chosen: Filter) -> dict[UUID, bytes]:
+    async def documents(self, heads: Collection[SkillSummary], viewer: Viewer, chosen: Filter) -> dict[UUID, bytes]:
         """Return the `SKILL.md` files of skills that can still be seen, by primary key."""
         found: dict[UUID, bytes] = {}
         by_id = {head.id: head for head in heads}
@@ -78,7 +78,7 @@ class AgentReader(SkillService):
         return found
 
     @reads
-    async def paths(self, head: Head, viewer: Viewer, chosen: Filter) -> dict[str, int]:
+    async def paths(self, head: SkillSummary, viewer: Viewer, chosen: Filter) -> dict[str, int]:
         """Return the paths of a skill's files, each with its size; none if it can no longer be seen."""
         if not await self._is_there(head, viewer, chosen):
             return {}
@@ -87,12 +87,12 @@ class AgentReader(SkillService):
         return {path: file.size for path, file in sorted((await self._files.listed(head.id)).items())}
 
     @reads
-    async def text_sizes(self, heads: Collection[Head]) -> dict[UUID, int]:
+    async def text_sizes(self, heads: Collection[SkillSummary]) -> dict[UUID, int]:
         """Return how many bytes the instructions of skills have, as they are now."""
         return {skill_id: size for skill_id, (_, size) in (await self._listings.lengths([h.id for h in heads])).items()}
 
     @reads
-    async def content(self, head: Head, path: str, viewer: Viewer, chosen: Filter) -> bytes | None:
+    async def content(self, head: SkillSummary, path: str, viewer: Viewer, chosen: Filter) -> bytes | None:
         """Return one file of a skill, if it can still be seen."""
         if not await self._is_there(head, viewer, chosen):
             return None
@@ -102,12 +102,12 @@ class AgentReader(SkillService):
             return None if found is None else await self._history.piece(found.id, found.since, 0, found.size)
         return await self._files.read(head.id, path)
 
-    async def _is_there(self, head: Head, viewer: Viewer, chosen: Filter) -> bool:
+    async def _is_there(self, head: SkillSummary, viewer: Viewer, chosen: Filter) -> bool:
         """Whether a skill can still be seen and, if it is pinned, that version of it is kept."""
         skills = await self._listings.light([head.id], _reader_of(viewer, is_pinned=head.is_pinned), chosen)
         return bool(skills) and (not head.is_pinned or skills[0].kept_since <= head.revision)
 
-    async def _document(self, skill: Skill, head: Head) -> Document:
+    async def _document(self, skill: Skill, head: SkillSummary) -> Document:
         text = await self._text_at(skill, head.revision) if head.is_pinned else document_of(skill)
         if text is None:
             raise SkillNotFoundError(f"revision {head.revision}, to which it is pinned, has expired")
@@ -124,9 +124,9 @@ class AgentReader(SkillService):
 
     async def _pinned(
         self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]
-    ) -> tuple[list[Head], list[tuple[str, int]]]:
+    ) -> tuple[list[SkillSummary], list[tuple[str, int]]]:
         """Return the pinned versions of skills that can still be seen, and those that cannot."""
-        found: list[Head] = []
+        found: list[SkillSummary] = []
         absent: list[tuple[str, int]] = []
         for name, revision in pins.items():
             change = await self._history.change_of(revision)
@@ -149,11 +149,11 @@ class AgentReader(SkillService):
             skill, revision
         )
 
-    async def _version_head(self, skill: Skill, revision: int) -> Head | None:
+    async def _version_head(self, skill: Skill, revision: int) -> SkillSummary | None:
         text = await self._text_at(skill, revision)
         if text is None:
             return None
-        return Head(
+        return SkillSummary(
             id=skill.id,
             name=text.name,
             revision=revision,

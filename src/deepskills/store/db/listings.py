@@ -233,7 +233,7 @@ def offset_of(cursor: str) -> int:
 
 
 @dataclass(frozen=True)
-class Head:
+class SkillSummary:
     """The part of a skill that an agent's run needs."""
 
     id: UUID
@@ -438,9 +438,9 @@ class ListingRepository:
         row = (await self._session.execute(select(last, shown))).one()
         return int(row[0] or 0), row[1]
 
-    async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[Head]:
+    async def heads(self, viewer: Viewer, chosen: Filter, limit: int) -> list[SkillSummary]:
         """Return what an agent's run needs of each visible skill; the first with a name counts."""
-        found: list[Head] = []
+        found: list[SkillSummary] = []
         for reason in sorted(chosen.reasons, key=viewer.rank):
             # In the database, so that frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
@@ -448,12 +448,12 @@ class ListingRepository:
             columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
             query, first = self._seen(reason, viewer, chosen, *columns)
             query = query.order_by(Skill.name_key, first, Skill.id).limit(limit - len(found))
-            found += [Head(*row) for row in await self._session.execute(query)]
+            found += [SkillSummary(*row) for row in await self._session.execute(query)]
             if len(found) >= limit:
                 break
         return await self._with_tags(found)
 
-    async def _with_tags(self, heads: list[Head]) -> list[Head]:
+    async def _with_tags(self, heads: list[SkillSummary]) -> list[SkillSummary]:
         """Add the tags to skills whose frontmatter is generated."""
         ids = [head.id for head in heads if head.frontmatter is None]
         if not ids:
@@ -462,7 +462,10 @@ class ListingRepository:
         tags: dict[UUID, list[str]] = {}
         for row in await self._session.execute(query.order_by(SkillTag.skill_id, SkillTag.position)):
             tags.setdefault(row.skill_id, []).append(row.tag)
-        return [head if head.id not in tags else Head(**{**vars(head), "tags": tuple(tags[head.id])}) for head in heads]
+        return [
+            head if head.id not in tags else SkillSummary(**{**vars(head), "tags": tuple(tags[head.id])})
+            for head in heads
+        ]
 
     async def documents(self, ids: Collection[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills with their text and without their files."""

@@ -447,7 +447,7 @@ def document_of(skill: Skill) -> Document:
     return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
 
 
-def joined_tags(tags: Sequence[str]) -> str:
+def join_tags(tags: Sequence[str]) -> str:
     """Return tags as one text for a column: joined by commas or, where one of them holds a comma, one per line.
 
     No tag holds a line break, so that a text which begins with one is of the second kind.
@@ -550,7 +550,7 @@ class FormerText(Base):
     frontmatter: Mapped[str | None] = mapped_column(Text)
     encoding: Mapped[str] = mapped_column(String(16))
     tags: Mapped[str] = mapped_column(Text)
-    """The tags as one text, as `joined_tags` makes it."""
+    """The tags as one text, as `join_tags` makes it."""
 
     size: Mapped[int] = mapped_column(Integer)
     """The size of the whole text, in bytes."""

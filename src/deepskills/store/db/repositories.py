@@ -444,7 +444,7 @@ class HistoryRepository:
 
         With `reads`, what operators read is among them.
         """
-        query = select(SkillChange).where(SkillChange.revision > _bounded(since))
+        query = select(SkillChange).where(SkillChange.revision > _bound(since))
         if not reads:
             query = query.where(SkillChange.action != READ)
         if skill_id is not None:
@@ -452,7 +452,7 @@ class HistoryRepository:
         if owner_id is not None:
             query = query.where(SkillChange.owner_id == owner_id)
         if before is not None:
-            query = query.where(SkillChange.revision < _bounded(before))
+            query = query.where(SkillChange.revision < _bound(before))
         order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
         return (await self._session.scalars(query.order_by(order).limit(limit))).all()
 
@@ -473,7 +473,7 @@ class HistoryRepository:
     async def change_of(self, revision: int) -> SkillChange | None:
         """Return the change that made a revision."""
         found: SkillChange | None = await self._session.scalar(
-            select(SkillChange).where(SkillChange.revision == _bounded(revision))
+            select(SkillChange).where(SkillChange.revision == _bound(revision))
         )
         return found
 
@@ -685,6 +685,6 @@ def _digest(directory: str) -> str:
     return hashlib.sha256(directory.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _bounded(revision: int) -> int:
+def _bound(revision: int) -> int:
     """Return a revision that a caller gave, within the range of a database's integers."""
     return max(0, min(revision, (1 << 63) - 1))

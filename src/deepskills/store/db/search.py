@@ -54,7 +54,7 @@ MARK_WEIGHTS = "'{0.2, 0.4, 0.9, 1.0}'::float4[]"
 """The weight of a word on PostgreSQL: in the beginning, in headings, in description and tags, in the name."""
 
 
-def indexed_words(name: str, description: str, tags: Sequence[str], content: str = "") -> str:
+def index_words(name: str, description: str, tags: Sequence[str], content: str = "") -> str:
     """Return the stems of a skill's words, one line per field."""
     document = Document(name, description, " ".join(tags), beginning_of(content))
     return FIELD_MARK.join(map(_stems, searchable_fields(document)))

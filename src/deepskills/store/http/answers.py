@@ -43,7 +43,7 @@ from deepskills.store.errors import (
 )
 from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
-from deepskills.store.workers import Turns, computed, in_flight
+from deepskills.store.workers import Turns, in_flight, run_in_thread
 
 logger = logging.getLogger("deepskills")
 
@@ -210,7 +210,7 @@ class DiffSchema(BaseModel):
     is_cut: bool
 
 
-def documented_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
+def document_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return the failures of an operation for its documentation, including those that all operations share."""
     return {code: {"model": ErrorAnswer} for code in sorted({*codes, 401, 422, 500, 503})}
 
@@ -223,7 +223,7 @@ def invalid(errors: Iterable[Any]) -> JSONResponse:
         if len(details) == MAX_DETAILS:
             break
         where = ".".join(str(part)[:MAX_DETAIL_LENGTH] for part in problem["loc"])
-        details.append(ErrorDetail(where=_shown(where), message=_shown(str(problem["msg"]))))
+        details.append(ErrorDetail(where=_show(where), message=_show(str(problem["msg"]))))
     return answer(422, "invalid", "The request is invalid. Fix what the details name.", details)
 
 
@@ -279,7 +279,7 @@ def answer(code: int, name: str, message: str, details: Sequence[ErrorDetail] = 
     return JSONResponse(ErrorAnswer(error=error).model_dump(), status_code=code)
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     return storable(text if len(text) <= MAX_DETAIL_LENGTH else f"{text[:MAX_DETAIL_LENGTH]}...")
 
 
@@ -329,7 +329,7 @@ _BATCH = 200
 """How many small files are read together."""
 
 
-async def _sent(spool: Spool) -> AsyncIterator[bytes]:
+async def _send(spool: Spool) -> AsyncIterator[bytes]:
     with spool:
         spool.seek(0)
         while piece := spool.read(PIECE_BYTES):
@@ -350,15 +350,15 @@ async def shown_skill(
     headers = etag(skill.revision) if tagged else {}
     if read is None:
         size = len(skill.content) + _FILE_LENGTH * len(skill.files)
-        return as_json(await computed(size, lambda: written(SkillSchema.of(skill, contents=False))), code, headers)
+        return as_json(await run_in_thread(size, lambda: written(SkillSchema.of(skill, contents=False))), code, headers)
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     async with _assembling.turn(ASSEMBLING_SECONDS):
         shown = SkillSchema.of(skill, files=False)
-        spool.write((await computed(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
+        spool.write((await run_in_thread(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
         separator = b',"files":['
         async for file, content in _contents(skill.files, read):
             schema = SkillFileSchema.of(file, content=content)
-            part = await computed(len(content), lambda: schema.model_dump_json().encode())  # noqa: B023 - done at once
+            part = await run_in_thread(len(content), lambda: schema.model_dump_json().encode())  # noqa: B023 - done at once
             spool.write(separator + part)
             separator = b","
     spool.write(b"]}}" if separator == b"," else b',"files":[]}}')
@@ -366,10 +366,10 @@ async def shown_skill(
         with spool:
             spool.seek(0)
             return as_json(spool.read(), code, headers)
-    return StreamingResponse(_sent(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
+    return StreamingResponse(_send(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
 
 
-async def sent_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles, name: str) -> Response:
+async def send_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles, name: str) -> Response:
     """Return a `.zip` with skills, each in a directory with its name, as a download.
 
     It is written before any of it is sent, so that a failure is still an answer of its own.
@@ -385,7 +385,7 @@ async def sent_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFile
                 # One date for all, so that the same skill gives the same archive.
                 entry = zipfile.ZipInfo(path, _DATE)
                 entry.external_attr = _PLAIN_FILE
-                await computed(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
+                await run_in_thread(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
 
             async for directory, skill in skills:
                 async with _assembling.turn(ASSEMBLING_SECONDS):
@@ -397,20 +397,20 @@ async def sent_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFile
         spool.close()
         raise
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
-    return StreamingResponse(_sent(spool), 200, {**headers, "content-length": str(spool.tell())}, "application/zip")
+    return StreamingResponse(_send(spool), 200, {**headers, "content-length": str(spool.tell())}, "application/zip")
 
 
-async def sent_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
+async def send_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
     """Return the bytes of a file, of a type that browsers save and never show."""
     (content,) = await read.read_files([file])
     if file.size <= PIECE_BYTES:
         return Response(content, 200, headers, BYTES_TYPE)
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     spool.write(content)
-    return StreamingResponse(_sent(spool), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
+    return StreamingResponse(_send(spool), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
 
 
-def shown_file(file: SkillFile, code: int = 200) -> Response:
+def clean_file_name(file: SkillFile, code: int = 200) -> Response:
     """Return the answer with a file that was written, without its content, and the skill's current revision."""
     return as_json(written(SkillFileSchema.of(file)), code, etag(file.skill_revision))
 
@@ -474,18 +474,18 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             async def handle(request: Request) -> Response:
                 begun = time.monotonic()
                 try:
-                    return _measured(self.path, begun, request, cached(request, await handler(request)))
+                    return _measure(self.path, begun, request, cached(request, await handler(request)))
                 except Exception as error:
                     if not isinstance(error, _OWN) and _is_for_the_application(request, error):
                         raise
-                    return _measured(self.path, begun, request, failed(error, self.challenge))
+                    return _measure(self.path, begun, request, failed(error, self.challenge))
 
             return handle
 
     return EnvelopeRoute
 
 
-def _measured(path: str, begun: float, request: Request, response: Response) -> Response:
+def _measure(path: str, begun: float, request: Request, response: Response) -> Response:
     """Return an answer whose time was measured, if the extra `otel` is installed."""
     if _durations is not None:
         route = {"http.route": path, "http.request.method": request.method}

@@ -29,7 +29,7 @@ from deepskills.store.packages import unpacked, unpacked_size
 from deepskills.store.rules import Policy, signed_in
 from deepskills.store.schemas import SkillFileContent
 from deepskills.store.service import SkillService
-from deepskills.store.workers import computed, in_flight
+from deepskills.store.workers import in_flight, run_in_thread
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
@@ -47,7 +47,7 @@ _WEIGHT_OF_A_VALUE = 32
 """About how many bytes a name, value or bracket of JSON takes while it is parsed."""
 
 
-async def bounded_body(request: Request, limit: int) -> bytes:
+async def bound_body(request: Request, limit: int) -> bytes:
     """Return the body of a request.
 
     Raises:
@@ -211,7 +211,7 @@ class Parts:
         # Closures over this router's settings: FastAPI reads from signatures what depends on what. Because a body
         # depends on its writer, an anonymous body is never read.
         async def user(given: Annotated[object, Depends(settings.current_user)]) -> str | None:
-            return checked_user(given)
+            return check_user(given)
 
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
             return signed_in(known)
@@ -223,7 +223,7 @@ class Parts:
         async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> AsyncIterator[bytes]:
             most = settings.max_request_bytes
             with in_flight.hold(declared_size(request, most)):
-                yield await bounded_body(request, most)
+                yield await bound_body(request, most)
 
         self.user = user
         """The user, or `None` if nobody is signed in."""
@@ -265,19 +265,19 @@ class Parts:
     ) -> ResultT:
         """Return what `use` does with a zipped skill; what it says of its size is checked before it is unpacked."""
         limits = self.settings.policy.limits
-        size = await computed(len(raw), lambda: unpacked_size(raw, limits))
+        size = await run_in_thread(len(raw), lambda: unpacked_size(raw, limits))
         await service.check_room(size, user, skill_id)
         with in_flight.hold(size):
-            text, files = await computed(size, lambda: unpacked(raw, limits))
+            text, files = await run_in_thread(size, lambda: unpacked(raw, limits))
             return await use(text, files)
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
         """Return a body as a model, parsed off the event loop if it is large."""
         check_json(content_type(request))
-        return await computed(len(raw), lambda: parsed(model, raw))
+        return await run_in_thread(len(raw), lambda: parsed(model, raw))
 
 
-def checked_user(given: object) -> str | None:
+def check_user(given: object) -> str | None:
     """Return the user id that the application gave; an empty one means nobody.
 
     Raises:

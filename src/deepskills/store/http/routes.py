@@ -35,12 +35,12 @@ from deepskills.store.http.answers import (
     UsageSchema,
     VersionSchema,
     as_json,
-    documented_errors,
+    clean_file_name,
+    document_errors,
     etag,
     is_known,
     route_class,
-    sent_archive,
-    shown_file,
+    send_archive,
     shown_skill,
     written,
 )
@@ -69,7 +69,7 @@ from deepskills.store.schemas import (
     SkillUpdate,
 )
 from deepskills.store.service import SkillService
-from deepskills.store.workers import computed
+from deepskills.store.workers import run_in_thread
 
 __all__ = ["create_skills_router"]
 
@@ -146,7 +146,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     raw_body = Annotated[bytes, Depends(parts.raw_body)]
     changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
-    @router.get("/skills", response_model=Page[SkillSchema], responses=documented_errors(403))
+    @router.get("/skills", response_model=Page[SkillSchema], responses=document_errors(403))
     async def list_skills(  # noqa: PLR0913, PLR0917 - query parameters
         service: service_type,
         user: user_type,
@@ -176,13 +176,13 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
             deleted=deleted,
             everything=everything,
         )
-        return page_of(_shown(page), page.next_cursor)
+        return page_of(_show(page), page.next_cursor)
 
     @router.post(
         "/skills",
         status_code=201,
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 409, 413),
+        responses=document_errors(403, 409, 413),
         openapi_extra=_json_body(SkillCreate, "text/markdown", "application/zip"),
     )
     async def create_skill(request: Request, raw: raw_body, service: service_type, user: writer_type) -> Response:
@@ -194,17 +194,17 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         if media_type in ZIP_TYPES:
 
             async def create(text: bytes, files: dict[str, bytes]) -> Skill:
-                given = await computed(len(text), lambda: SkillCreate.from_skill_md(text, files))
+                given = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
                 return await service.create_skill(given, user)
 
             return await shown_skill(await parts.unzip(service, raw, user, None, create), code=201)
         if media_type == MARKDOWN_TYPE:
-            data = await computed(len(raw), lambda: SkillCreate.from_skill_md(raw))
+            data = await run_in_thread(len(raw), lambda: SkillCreate.from_skill_md(raw))
         else:
             data = await parts.parse(SkillCreate, request, raw)
         return await shown_skill(await service.create_skill(data, user), code=201)
 
-    @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=documented_errors(404))
+    @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=document_errors(404))
     async def get_skill(
         skill_id: UUID,
         request: Request,
@@ -221,7 +221,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     @router.put(
         "/skills/{skill_id}",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillUpdate),
     )
     async def update_skill(
@@ -232,7 +232,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
             await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
         )
 
-    @router.delete("/skills/{skill_id}", responses=documented_errors(403, 404, 409, 412))
+    @router.delete("/skills/{skill_id}", responses=document_errors(403, 404, 409, 412))
     async def delete_skill(
         skill_id: UUID,
         service: service_type,
@@ -249,7 +249,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/skills/{skill_id}/restore",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
     )
     async def restore_skill(
         skill_id: UUID, service: service_type, user: bodiless_writer, if_match: IfMatch = None
@@ -271,7 +271,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     @router.put(
         "/skills/{skill_id}/document",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillDocument, "application/zip"),
     )
     async def save_skill(
@@ -298,14 +298,14 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         "/skills/{skill_id}/files",
         status_code=201,
         response_model=Answer[SkillFileSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillFileCreate),
     )
     async def add_file(
         skill_id: UUID, data: new_file, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Response:
         """Add a file to a skill. The `ETag` names the skill's new revision."""
-        return shown_file(
+        return clean_file_name(
             await matching(if_match, lambda known: service.add_file(skill_id, data, user, expected_revision=known)),
             201,
         )
@@ -313,7 +313,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     @router.put(
         "/skills/{skill_id}/files/{path:path}",
         response_model=Answer[SkillFileSchema],
-        responses=documented_errors(403, 404, 412, 413),
+        responses=document_errors(403, 404, 412, 413),
         openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
     )
     async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
@@ -330,14 +330,14 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         A `.json` file is stored as sent. To send one as base64, use the content type
         `application/vnd.deepskills.file+json`.
         """
-        content = await computed(len(raw), lambda: file_content(path, content_type(request), raw))
+        content = await run_in_thread(len(raw), lambda: file_content(path, content_type(request), raw))
         # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
-        return shown_file(
+        return clean_file_name(
             await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
         )
 
-    @router.delete("/skills/files/{file_id}", responses=documented_errors(403, 404, 412))
+    @router.delete("/skills/files/{file_id}", responses=document_errors(403, 404, 412))
     async def delete_file(
         file_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
     ) -> Answer[Deleted]:
@@ -346,7 +346,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         return Answer(data=Deleted(id=file_id))
 
 
-def _shown(skills: Iterable[Skill]) -> list[SkillSchema]:
+def _show(skills: Iterable[Skill]) -> list[SkillSchema]:
     """Return skills as they are shown; a row corrupted outside the service is left out, and logged."""
     shown = []
     for skill in skills:
@@ -361,20 +361,20 @@ def _json_body(model: type[BaseModel], *other_types: str) -> dict[str, Any]:
     """Return the documentation of a body, which FastAPI does not see because we read it once the writer is known."""
     # Inlined: OpenAPI keeps definitions in another place than pydantic's references name.
     schema = model.model_json_schema()
-    content: dict[str, Any] = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    content: dict[str, Any] = {"application/json": {"schema": _inline(schema, schema.pop("$defs", {}))}}
     content |= {name: {"schema": {"type": "string", "format": "binary"}} for name in other_types}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+def _inline(schema: Any, definitions: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
     """Return a schema with each reference replaced by its definition."""
     if isinstance(schema, list):
-        return [_inlined(item, definitions) for item in schema]
+        return [_inline(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {key: _inlined(value, definitions) for key, value in schema.items()}
+        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inline(value, definitions) for key, value in schema.items()}
 
 
 MAX_PAGE = 500
@@ -406,9 +406,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     writer_type = Annotated[str, Depends(parts.writer)]
     bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
 
-    @router.get(
-        "/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=documented_errors(403, 404)
-    )
+    @router.get("/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=document_errors(403, 404))
     async def list_versions(
         skill_id: UUID,
         service: service_type,
@@ -426,7 +424,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/skills/{skill_id}/versions/{revision}",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404),
+        responses=document_errors(403, 404),
     )
     async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
         """Get a skill with its files as it was at a revision."""
@@ -436,7 +434,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/skills/{skill_id}/versions/{revision}/restore",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
     )
     async def restore_version(
         skill_id: UUID,
@@ -455,7 +453,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     @router.get(
         "/skills/{skill_id}/versions/{old}/diff/{new}",
         response_model=Answer[DiffSchema],
-        responses=documented_errors(403, 404),
+        responses=document_errors(403, 404),
     )
     async def diff_versions(
         skill_id: UUID, old: Revision, new: Revision, service: service_type, user: writer_type
@@ -463,7 +461,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         """Get the changes between two revisions of a skill, as a unified diff."""
         diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
-        return as_json(await computed(len(shown.diff), lambda: written(shown)))
+        return as_json(await run_in_thread(len(shown.diff), lambda: written(shown)))
 
 
 def page_of(data: list[Any], next_cursor: str | None) -> Response:
@@ -481,7 +479,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     handover = Annotated[Handover, Depends(parts.body(Handover))]
     sharing = Annotated[Sharing, Depends(parts.body(Sharing))]
     purging = Annotated[Purging, Depends(parts.body(Purging))]
-    codes = documented_errors(403, 404, 412)
+    codes = document_errors(403, 404, 412)
 
     @router.post(
         "/skills/{skill_id}/approve",
@@ -511,7 +509,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/skills/{skill_id}/hand-over",
         response_model=Answer[SkillSchema],
-        responses=documented_errors(403, 404, 409, 412, 413),
+        responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(Handover),
     )
     async def hand_over(
@@ -543,7 +541,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
             )
         )
 
-    @router.get("/changes", response_model=Page[ChangeSchema], responses=documented_errors())
+    @router.get("/changes", response_model=Page[ChangeSchema], responses=document_errors())
     async def list_changes(
         service: service_type,
         user: writer_type,
@@ -559,14 +557,14 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         found = await service.list_changes(user, skill_id=skill_id, since=since, limit=limit)
         return page_of([ChangeSchema.model_validate(change) for change in found], None)
 
-    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageSchema], responses=documented_errors(403, 404))
+    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageSchema], responses=document_errors(403, 404))
     async def usage(skill_id: UUID, service: service_type, user: writer_type, since: dt.date | None = None) -> Response:
         """List how often a skill was used, by day, type of event and trigger."""
         found = await service.usage(skill_id, since, user)
         return page_of([UsageSchema.model_validate(count) for count in found[-MAX_USAGE:]], None)
 
     @router.post(
-        "/purge", response_model=Answer[Purged], responses=documented_errors(403), openapi_extra=_json_body(Purging)
+        "/purge", response_model=Answer[Purged], responses=document_errors(403), openapi_extra=_json_body(Purging)
     )
     async def purge(data: purging, service: service_type, user: writer_type) -> Response:
         """Permanently remove what was deleted before the retention period. For operators."""
@@ -579,7 +577,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
     answers: dict[int | str, dict[str, Any]] = {
-        **documented_errors(404),
+        **document_errors(404),
         200: {"content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}}},
     }
 
@@ -591,7 +589,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield skill.name, skill
 
-        return await sent_archive(one(), parts, skill.name)
+        return await send_archive(one(), parts, skill.name)
 
     @router.get("/export", response_class=Response, responses=answers)
     async def export(
@@ -631,4 +629,4 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     own = SkillService(session, policy=parts.settings.policy)
                     page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
-        return await sent_archive(each(), parts, "skills")
+        return await send_archive(each(), parts, "skills")

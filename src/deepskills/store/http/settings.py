@@ -91,10 +91,10 @@ def _of_variables(environment: Mapping[str, str]) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     if (operators := value("operators")) is not None:
-        found["operators"] = _listed(operators)
+        found["operators"] = _list(operators)
     if (groups := value("groups")) is not None:
         pairs = (part.partition("=") for part in groups.split(";") if part.strip())
-        found["groups"] = {group.strip(): _listed(users) for group, _, users in pairs}
+        found["groups"] = {group.strip(): _list(users) for group, _, users in pairs}
     for name in ("approval", "groups_before_system"):
         if (word := value(name)) is not None:
             found[name] = _WORDS.get(word.lower(), word)
@@ -108,7 +108,7 @@ def _of_variables(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _limit(name: str, text: str) -> object:
     if name == "extensions":
-        return _listed(text)
+        return _list(text)
     return _WORDS.get(text.lower(), text) if name == "own_groups_only" else _number(text, int)
 
 
@@ -119,5 +119,5 @@ def _number(text: str, kind: type[float]) -> float:
         raise SkillPolicyError(f"A setting of the store is a number, not {text!r}.") from None
 
 
-def _listed(text: str) -> list[str]:
+def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -21,13 +21,13 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now
-from deepskills.store.http.answers import sent_archive, sent_file
+from deepskills.store.http.answers import send_archive, send_file
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
 from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts, revision_of
 from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id, may_share_with_any
 from deepskills.store.service import SkillFigures, SkillService
-from deepskills.store.workers import computed
+from deepskills.store.workers import run_in_thread
 
 PAGE_SIZE = 50
 """How many skills or versions a page lists."""
@@ -122,7 +122,7 @@ def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
 
 async def in_html(text: str, place: Place) -> str | None:
     """Return Markdown as HTML; `None` if it is too long. A text can take far more time than its length suggests."""
-    return await computed(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
+    return await run_in_thread(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
 
 
 async def text_of(skill: Skill, at: Addresses) -> str | None:
@@ -289,7 +289,7 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
     @router.get("/skills/{skill_id}/files/{path:path}")
     async def file(request: Request, skill_id: str, path: str, service: service_type, user: user_type) -> Response:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
-        listed = listed_file(found, path)
+        listed = list_file(found, path)
         text = html = None
         if listed.is_text and listed.size <= MAX_SHOWN_BYTES:
             text = (await service.read_file(found.id, listed.path, user)).decode("utf-8", "replace")
@@ -315,13 +315,13 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
     @router.get("/skills/{skill_id}/download/{path:path}")
     async def download(skill_id: str, path: str, service: service_type, user: user_type) -> Response:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
-        listed = listed_file(found, path)
+        listed = list_file(found, path)
         name = posixpath.basename(path)
         headers = {
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
             "content-security-policy": FILE_POLICY,
         }
-        return await sent_file(listed, parts, headers)
+        return await send_file(listed, parts, headers)
 
     @router.get("/skills/{skill_id}/archive")
     async def archive(skill_id: str, service: service_type, user: user_type) -> Response:
@@ -330,7 +330,7 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
         async def one() -> AsyncIterator[tuple[str, Skill]]:
             yield found.name, found
 
-        return await sent_archive(one(), parts, found.name)
+        return await send_archive(one(), parts, found.name)
 
 
 async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
@@ -369,7 +369,7 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
         html=html,
         review=seen,
         may=may,
-        cost=await computed(len(found.content), lambda: shown.cost_of(found)),
+        cost=await run_in_thread(len(found.content), lambda: shown.cost_of(found)),
         use=use,
         knows_history=knows_history,
         badges=shown.audience(found) + shown.status(found, viewer),
@@ -409,7 +409,7 @@ async def review(
     parts: PageParts, service: SkillService, skill: Skill, user: str, state: shown.ApprovalState
 ) -> Review:
     """Return what an agent would get of a skill, and what changed since it was last approved."""
-    source: str | None = await computed(len(skill.content), lambda: shown.written(skill))
+    source: str | None = await run_in_thread(len(skill.content), lambda: shown.written(skill))
     left = MAX_REVIEWED_BYTES - len(source or "")
     if left < 0:
         source, left = None, MAX_REVIEWED_BYTES
@@ -433,10 +433,10 @@ async def changes_since(service: SkillService, skill: Skill, known: int, user: s
             text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
         except SkillNotFoundError:
             return None
-    return await computed(len(text), lambda: shown.diff_of(text))
+    return await run_in_thread(len(text), lambda: shown.diff_of(text))
 
 
-def listed_file(skill: Skill, path: str) -> SkillFile:
+def list_file(skill: Skill, path: str) -> SkillFile:
     """Return the file of a skill at a path, without its content.
 
     Raises:
@@ -485,7 +485,7 @@ def add_versions(router: APIRouter, parts: PageParts) -> None:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
         former = await service.get_version(found.id, revision_of(revision), user, contents=False)
         viewer = await site.viewer(user)
-        text = await computed(len(former.content), lambda: shown.written(former))
+        text = await run_in_thread(len(former.content), lambda: shown.written(former))
         return await site.page(
             request,
             "version.html",
@@ -516,6 +516,6 @@ def add_versions(router: APIRouter, parts: PageParts) -> None:
             skill=found,
             old=first,
             new=last,
-            changes=await computed(len(text), lambda: shown.diff_of(text)),
+            changes=await run_in_thread(len(text), lambda: shown.diff_of(text)),
             may=rights_of(found, viewer),
         )

@@ -119,12 +119,12 @@ def marked(text: str) -> Markup:
     pieces: list[str | Markup] = []
     end = 0
     for found in _UNSEEN.finditer(text):
-        pieces += [escape(text[end : found.start()]), _MARK.format(_named(found[0]))]
+        pieces += [escape(text[end : found.start()]), _MARK.format(_name(found[0]))]
         end = found.end()
     return Markup("").join([*pieces, escape(text[end:])])
 
 
-def _named(unseen: str) -> str:
+def _name(unseen: str) -> str:
     """Return invisible characters by number, the same ones in a row once, and what tags among them say."""
     runs = [(sign, len(list(same))) for sign, same in itertools.groupby(unseen)]
     names = [f"U+{ord(sign):04X}" + (f"×{count}" if count > 1 else "") for sign, count in runs]
@@ -185,7 +185,7 @@ def use_of(loads: Mapping[dt.date, int], today: dt.date, triggers: Mapping[str, 
     return Use(
         sum(counts),
         _bars((date(day), count) for day, count in zip(days, counts, strict=True)),
-        _ranked(triggers or {}),
+        _rank(triggers or {}),
     )
 
 
@@ -201,12 +201,12 @@ def use_from(rows: Iterable[UsageCount], today: dt.date) -> Use:
     is_checked = not by_type.keys().isdisjoint({_CHECKED, _UNCHECKED})
     return replace(
         use,
-        refusals=_ranked(by_type.get(_REFUSED, {})),
+        refusals=_rank(by_type.get(_REFUSED, {})),
         unfollowed=sum(by_type.get(_UNCHECKED, {}).values()) if is_checked else None,
     )
 
 
-def _ranked(counts: Mapping[str, int]) -> list[Bar]:
+def _rank(counts: Mapping[str, int]) -> list[Bar]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return _bars((line(word), count) for word, count in ordered)
 

@@ -27,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills.store.http.answers import failed
-from deepskills.store.http.requests import Parts, Settings, bounded_body, content_type, declared_size
+from deepskills.store.http.requests import Parts, Settings, bound_body, content_type, declared_size
 from deepskills.store.page import shown
 from deepskills.store.rules import MAX_GROUPS, MAX_GROUPS_OF_USER, Policy, Viewer, signed_in, storable
-from deepskills.store.workers import computed, in_flight
+from deepskills.store.workers import in_flight, run_in_thread
 
 # -- Forms -------------------------------------------------------------------------------------------------------------
 #
@@ -188,8 +188,8 @@ async def read_form(request: Request, user: str, limit: int) -> Form:
         SkillFormatError: If it cannot be read.
     """
     check_same_site(request)
-    body = await bounded_body(request, limit)
-    data = await _parsed(request, body, limit)
+    body = await bound_body(request, limit)
+    data = await _parse(request, body, limit)
     try:
         form = _form_of(data)
     finally:
@@ -198,7 +198,7 @@ async def read_form(request: Request, user: str, limit: int) -> Form:
     return form
 
 
-async def _parsed(request: Request, body: bytes, limit: int) -> FormData:
+async def _parse(request: Request, body: bytes, limit: int) -> FormData:
     media_type = content_type(request)
     if media_type not in (_URLENCODED, _PARTED):
         raise SkillFormatError("This address accepts only forms. Use the page, or the HTTP API.")
@@ -208,7 +208,7 @@ async def _parsed(request: Request, body: bytes, limit: int) -> FormData:
 
     try:
         if media_type == _URLENCODED:
-            return await computed(len(body), lambda: FormData(_pairs(body)))
+            return await run_in_thread(len(body), lambda: FormData(_pairs(body)))
         # The body was read first, because the parser limits each part but not their sum.
         again = Request(request.scope, whole)
         return await again.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=limit)
@@ -345,14 +345,14 @@ class Site:
             **values,
         }
         chosen = TEMPLATES.get_template(template)
-        html = await computed(size, lambda: chosen.render(context))
+        html = await run_in_thread(size, lambda: chosen.render(context))
         response = HTMLResponse(html, code)
         browser.remember(response)
         return response
 
     async def failure(self, request: Request, error: Exception) -> Response:
         """Return the page for a request that failed, whatever the reason."""
-        parent = await _handled_by_parent(request, error)
+        parent = await _ask_parent(request, error)
         if parent is not None:
             return parent
         if isinstance(error, ForgedRequestError):
@@ -407,7 +407,7 @@ _TITLES = {
 }
 
 
-async def _handled_by_parent(request: Request, error: Exception) -> Response | None:
+async def _ask_parent(request: Request, error: Exception) -> Response | None:
     """Return the answer of the application around the page to its own exception, such as one from `current_user`."""
     handlers: tuple[dict[type, Any], Any] = request.scope.get(PARENT_HANDLERS) or ({}, {})
     own = next((kind for kind in type(error).__mro__ if kind in handlers[0]), None)

@@ -21,7 +21,7 @@ from deepskills._types import SKILL_FILE
 from deepskills.store.db.models import Skill
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
-from deepskills.store.http.requests import bounded_body, declared_size
+from deepskills.store.http.requests import bound_body, declared_size
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place
 from deepskills.store.page.reading import (
@@ -29,7 +29,7 @@ from deepskills.store.page.reading import (
     MAX_SHOWN_BYTES,
     changes_since,
     in_html,
-    listed_file,
+    list_file,
     rights_of,
     skill_page,
 )
@@ -37,7 +37,7 @@ from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts,
 from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService
-from deepskills.store.workers import computed, in_flight
+from deepskills.store.workers import in_flight, run_in_thread
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
 """Largest text that is checked while somebody types: a `SKILL.md` can have 10 MiB."""
@@ -66,8 +66,8 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
         check_same_site(request)
         check_token(request, request.headers.get(TOKEN_HEADER, ""), user)
         with in_flight.hold(declared_size(request, MAX_CHECKED_BYTES)):
-            body = await bounded_body(request, MAX_CHECKED_BYTES)
-            found = await computed(len(body) * 4, lambda: shown.check(body))
+            body = await bound_body(request, MAX_CHECKED_BYTES)
+            found = await run_in_thread(len(body) * 4, lambda: shown.check(body))
         return JSONResponse(found.as_json())
 
     @router.get("/new")
@@ -80,7 +80,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
         if form.text("action") == "preview":
             return await editor(parts, request, user, text=text)
         try:
-            data = await computed(len(text), lambda: SkillCreate.from_skill_md(text))
+            data = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text))
             made = await service.create_skill(data, user)
         except _REFUSALS as error:
             return await editor(parts, request, user, text=text, refusal=error)
@@ -92,7 +92,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
             _, archive = form.file("archive")
 
             async def create(text: bytes, files: dict[str, bytes]) -> Skill:
-                given = await computed(len(text), lambda: SkillCreate.from_skill_md(text, files))
+                given = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
                 return await service.create_skill(given, user)
 
             made = await parts.unzip(service, archive, user, None, create)
@@ -195,13 +195,13 @@ async def editor(  # noqa: PLR0913 - what an editor is about
 ) -> Response:
     """Return the editor with a text, what is wrong with it, and a preview."""
     at = Addresses(request)
-    checked = await computed(len(text) * 4, lambda: shown.check(text))
+    checked = await run_in_thread(len(text) * 4, lambda: shown.check(text))
     place = Place(
         "" if skill is None else at.skill(skill.id, "/files/"),
         "" if skill is None else at.skill(skill.id),
         paths=frozenset() if skill is None else frozenset(file.path for file in skill.files),
     )
-    name, description, body = await computed(len(text), lambda: _parts_of(text))
+    name, description, body = await run_in_thread(len(text), lambda: _parts_of(text))
     preview = await in_html(body, place)
     return await parts.site.page(
         request,
@@ -216,7 +216,7 @@ async def editor(  # noqa: PLR0913 - what an editor is about
         revision=revision,
         checked=checked,
         preview=preview,
-        refusal="" if refusal is None else _said(refusal),
+        refusal="" if refusal is None else _say(refusal),
         limits=parts.site.policy.limits,
     )
 
@@ -234,7 +234,7 @@ async def text_of_form(form: Form, before: str | None) -> str:
     text = shown.as_before(form.text("text"), before)
     given = {name: shown.line(form.text(name)) for name in ("name", "description")}
     changed = {name: value for name, value in given.items() if value and value != form.text(f"{name}-before")}
-    return await computed(len(text), lambda: _with(text, changed)) if changed else text
+    return await run_in_thread(len(text), lambda: _with(text, changed)) if changed else text
 
 
 def _with(text: str, values: dict[str, str]) -> str:
@@ -254,7 +254,7 @@ def _status(refusal: Exception) -> int:
     return 413 if isinstance(refusal, SkillTooLargeError) else 422
 
 
-def _said(refusal: Exception) -> str:
+def _say(refusal: Exception) -> str:
     errors = getattr(refusal, "errors", None)
     if callable(errors):
         # From a schema: the first part that is wrong.
@@ -279,10 +279,10 @@ async def conflict(  # noqa: PLR0913 - what two people did
     present = await service.get_skill(skill.id, user, contents=False)
     theirs = await changes_since(service, present, known, user)
     now_written, mine = shown.written(present).encode(), text.encode()
-    own_text = await computed(
+    own_text = await run_in_thread(
         len(mine), lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH)
     )
-    own = await computed(len(own_text), lambda: shown.diff_of(own_text))
+    own = await run_in_thread(len(own_text), lambda: shown.diff_of(own_text))
     return await parts.site.page(
         request,
         "conflict.html",
@@ -321,7 +321,7 @@ async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about
         revision=revision,
         is_known=any(file.path == path for file in skill.files),
         is_stale=isinstance(refusal, SkillStaleError),
-        refusal="" if refusal is None else _said(refusal),
+        refusal="" if refusal is None else _say(refusal),
     )
 
 
@@ -343,7 +343,7 @@ def add_files(router: APIRouter, parts: PageParts) -> None:
         text = ""
         # Without a path it is the editor of a new file.
         if path:
-            file = listed_file(skill, path)
+            file = list_file(skill, path)
             if not file.is_text or file.size > MAX_SHOWN_BYTES:
                 raise SkillFormatError("This file is not text, or too large to be edited here. Upload a new one.")
             text = (await service.read_file(skill.id, path, user)).decode("utf-8", "replace")
@@ -393,7 +393,7 @@ def add_uploads(router: APIRouter, parts: PageParts) -> None:
         except _REFUSALS as error:
             if isinstance(error, SkillStaleError):
                 raise
-            return await skill_page(parts, request, service, user, skill_id, _status(error), _said(error))
+            return await skill_page(parts, request, service, user, skill_id, _status(error), _say(error))
         return see(Addresses(request).skill(skill.id, done="file-saved"))
 
     @router.post("/skills/{skill_id}/delete-file")
@@ -401,7 +401,7 @@ def add_uploads(router: APIRouter, parts: PageParts) -> None:
         request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
     ) -> Response:
         skill = await writable(parts, service, skill_id, user)
-        file = listed_file(skill, form.text("path"))
+        file = list_file(skill, form.text("path"))
         await service.delete_file(file.id, user, expected_revision=form.revision())
         return see(Addresses(request).skill(skill.id, done="file-deleted"))
 

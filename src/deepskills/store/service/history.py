@@ -25,7 +25,7 @@ from deepskills.store.rules import (
 )
 from deepskills.store.service.base import MAX_CHANGES, bounded, sizes_of, until_written
 from deepskills.store.service.writing import Writing
-from deepskills.store.workers import INLINE_BYTES, Turns, computed
+from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread
 
 WATCH_SECONDS = 1.0
 """How often a watcher polls if the database sends no notifications."""
@@ -131,7 +131,7 @@ class History(Writing):
             before, after = await self._compared(known_id(skill_id), viewer, old, new)
             await self._note_read(known_id(skill_id), viewer)
             # In a thread, however short: how long it takes depends on more than the length.
-            return await computed(INLINE_BYTES + 1, lambda: difference(before, after, max_length))
+            return await run_in_thread(INLINE_BYTES + 1, lambda: difference(before, after, max_length))
 
     @reads
     async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
@@ -193,7 +193,7 @@ class History(Writing):
 
         async def attempt() -> Skill | None:
             skill, version = await self._writable_version(known_id(skill_id), writer, revision, expected_revision)
-            values = await computed(version.size, lambda: prepare(version))
+            values = await run_in_thread(version.size, lambda: prepare(version))
             return await self._change(skill, writer, "reverted", values)
 
         return await until_written(attempt)

@@ -30,7 +30,7 @@ from deepskills.store.rules import (
     storable,
 )
 from deepskills.store.service.base import MAX_SEARCH_LENGTH, Operations, SkillPage, exported
-from deepskills.store.workers import computed
+from deepskills.store.workers import run_in_thread
 
 MAX_TAGS_ASKED = 200
 """How many tags a listing filters by at most."""
@@ -125,7 +125,7 @@ class Reading(Operations):
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
         matches = await self._matches(viewer, chosen, query, size + 1, offset)
-        ids = await computed(len(matches.best) * 4_096, lambda: matches.ids(query, offset))
+        ids = await run_in_thread(len(matches.best) * 4_096, lambda: matches.ids(query, offset))
         return await self._found(viewer, chosen, ids[: size + 1], offset=offset, size=size)
 
     @reads
@@ -219,7 +219,7 @@ class Reading(Operations):
         found = await self._history.contents(files)
         for file in files:
             if (file.id, file.since) not in found:
-                raise _expired(file)
+                raise _is_expired(file)
         return [found[file.id, file.since] for file in files]
 
     async def required_skills(
@@ -289,5 +289,5 @@ class Reading(Operations):
         return SkillFormatter.format_skill_content(known, include_file_contents)
 
 
-def _expired(file: SkillFile) -> SkillNotFoundError:
+def _is_expired(file: SkillFile) -> SkillNotFoundError:
     return SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")

@@ -139,10 +139,10 @@ class Usage(Operations):
     ) -> dict[str, frozenset[str]]:
         """Return the directories of a user's sandbox that the loader wrote, with the digests of their files."""
         viewer = await self._policy.viewer(user_id)
-        return await self._delivered(viewer.user or "", directories) if directories else {}
+        return await self._deliver(viewer.user or "", directories) if directories else {}
 
     @reads
-    async def _delivered(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
+    async def _deliver(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
         return await self._history.deliveries(user_key, directories)
 
     async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:

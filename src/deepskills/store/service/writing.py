@@ -29,7 +29,7 @@ from deepskills.store.rules import (
 )
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of, until_written
-from deepskills.store.workers import computed
+from deepskills.store.workers import run_in_thread
 
 MAX_NAMED = 20
 """How many skills an error names at most."""
@@ -64,7 +64,7 @@ class Writing(Operations):
             return Values(text, files, is_public=data.is_public, shared_with=shared_with)
 
         try:
-            values = await computed(_size_of(data, data.files), prepare)
+            values = await run_in_thread(_size_of(data, data.files), prepare)
         except SkillFormatError:
             # If the name is taken in another spelling, that is the better error.
             await self._check_name_free(data.name, writer.user)
@@ -180,7 +180,7 @@ class Writing(Operations):
             new_text = _text_of(data) if isinstance(data, bytes | str) else data
             return new_text, None if listed is None else file_contents(listed)
 
-        text, contents = await computed(size, read)
+        text, contents = await run_in_thread(size, read)
         shared_with = checked_groups(text.shared_with) if _is_given(text, "shared_with") else None  # type: ignore[arg-type]
         is_public = text.is_public if _is_given(text, "is_public") else None
 
@@ -214,7 +214,7 @@ class Writing(Operations):
         async def attempt() -> Skill | None:
             # Rights are checked first: a stranger's update must not cost a parse.
             skill = await self._writable(skill_id, writer, expected_revision, name=name)
-            values = await computed(size + len(skill.content), lambda: prepare(skill))
+            values = await run_in_thread(size + len(skill.content), lambda: prepare(skill))
             return await self._change(skill, writer, action, values)
 
         return await until_written(attempt)
@@ -339,7 +339,7 @@ class Writing(Operations):
         replaces: bool,
     ) -> SkillFile:
         writer = await self._policy.writer(user_id, system=system)
-        (file,) = await computed(len(data.content), lambda: file_contents([data]))
+        (file,) = await run_in_thread(len(data.content), lambda: file_contents([data]))
 
         async def attempt() -> SkillFile | None:
             skill = await self._with_files(known_id(skill_id), writer, expected_revision)
@@ -349,7 +349,7 @@ class Writing(Operations):
                     f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
                 )
             sizes = {path: row.size for path, row in kept.items() if path != file.path}
-            await computed(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
+            await run_in_thread(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
             return await self._put(skill, writer, "file-saved" if file.path in kept else "file-added", file)
 
         return await until_written(attempt)
