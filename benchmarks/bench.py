@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from checking import checking_rows
 from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
@@ -406,6 +407,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "routing": routing_rows,
     "store": store_rows,
     "locking": locking_rows,
+    "checks": checking_rows,
 }
 """Parts that can be measured by themselves."""
 

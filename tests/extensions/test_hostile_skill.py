@@ -152,7 +152,7 @@ def test_an_enforced_policy_is_not_widened_beyond_names(mode: Mode, tmp_path: Pa
     )
     answers = tool_messages(run(mode, agent))
     assert [answer.status for answer in answers] == ["success", "error", "error", "success"]
-    assert set(model.requests[1].tools) == {"load_skill", "unload_skill", "task"}
+    assert set(model.requests[1].tools) == {"load_skill", "unload_skill", "task", "read_file", "ls"}, "its own files"
     assert target.wiped == []
     assert not target.trace.exists()
 

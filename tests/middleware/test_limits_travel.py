@@ -72,7 +72,7 @@ def test_a_sub_agent_cannot_widen_what_it_may_do(mode: Mode, tmp_path: Path) -> 
     world = World(tmp_path, *replies, allowed_tools="task")
     run(mode, world.agent)
     assert world.sent == []
-    assert [{"send", "read_file"} & set(world.tools(number)) for number in (2, 3)] == [set(), set()]
+    assert [{"send", "write_file"} & set(world.tools(number)) for number in (2, 3)] == [set(), set()]
 
 
 @both_modes

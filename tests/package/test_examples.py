@@ -35,7 +35,7 @@ SHOWN = {
     ],
     "streaming": ["skill.loaded", "skill.refused    csv-raport", "skill.unloaded"],
     "tool_policy": [
-        "offered while it is in use: execute, load_skill, read_file, unload_skill",
+        "offered while it is in use: execute, load_skill, ls, read_file, unload_skill",
         "execute [error]: Error: Tool `execute` was not run",
         "stolen: False",
     ],

@@ -34,6 +34,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "skill-refused",
         "middleware-order",
         "provided-invalid",
+        "invocation-unreadable",
         "reference-dead",
         "request-taken",
         "request-unwanted",

@@ -219,7 +219,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
             await may_end.wait()
             return work()
 
-        monkeypatch.setattr("deepskills.store.service.writing.computed", slowly)
+        monkeypatch.setattr("deepskills.store.service.writing.run_in_thread", slowly)
         updating = asyncio.create_task(reader.update_skill(made.id, SkillUpdate(description="Slow."), "alice"))
         await begun.wait()
         await writer.update_skill(made.id, SkillUpdate(content="4"), "alice")

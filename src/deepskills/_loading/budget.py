@@ -1,8 +1,8 @@
 """Decides on loads and unloads: what they cost, and whether there is room.
 
 First the counting: `Budgets` are the limits, `LoadedSkills` is what is loaded under them. Tokens are estimated without
-a tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate looks at
-what tokenizers split texts by: words, numbers, punctuation, gaps and scripts.
+a tokenizer: a model's own is not known here, and counting must be quick on texts of ten megabytes. The estimate looks
+at what tokenizers split texts by: words, numbers, punctuation, gaps and scripts.
 
 Then the deciding: an outcome is a value, and `decide_load` is the budget rule. `_prompt/messages.py` words outcomes for
 the model, `_middleware` applies them to state. How the calls of one turn see each other is in `_middleware/turn.py`.

@@ -1,8 +1,8 @@
 """The one way in: every load of a skill, whoever asks for it and for whatever reason.
 
 A load is a `LoadRequest`. Requests come from the tool `load_skill`, from pins and slash commands, from extensions, from
-a file that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each passes the
-same stations, in this order:
+a file that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each
+passes the same stations, in this order:
 
 0. **Gather** (`bundle_of`): with `load_requires`, what a skill requires and is not loaded comes along. Each of those
    skills passes all stations itself; the outcome is one, all or none.
