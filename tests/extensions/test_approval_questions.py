@@ -200,13 +200,15 @@ def test_what_was_shown_is_what_is_read(mode: Mode, trusted: bool, digests: bool
     for after in range(7):
         provider = Swapping(after=after, trusted=trusted, digests=digests)
         process = Process(mode, provider, SkillApproval())
-        asked = process.call(load("tea"), load("tea"))
+        process.call(load("tea"), load("tea"))
         shown = set()
         for _ in range(6):
-            if not asked:
+            # Of the state, not of the result: older releases tell there only the first of parallel questions.
+            waiting = [question.value for question in process.agent.get_state(process.config).interrupts]
+            if not waiting:
                 break
-            shown |= {item["files"]["SKILL.md"]["sha256"] for item in asked}
-            asked = process.answer(*([APPROVE] * len(asked)))
+            shown |= {item["files"]["SKILL.md"]["sha256"] for item in waiting}
+            process.answer(*([APPROVE] * len(waiting)))
         evil = skill_md("tea", body=f"{EVIL}\n").encode()
         assert EVIL not in process.seen or sha256(evil).hexdigest() in shown, after
 
