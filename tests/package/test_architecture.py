@@ -23,19 +23,20 @@ ORDER = (
     "_middleware",
     "inline",
     "manager",
-    "testing",
     "extensions",
     "evals",
     "mcp",
     "store",
+    "_diagnosis",
     "_cli",
+    "testing",
     "__init__",
     "__main__",
 )
 """Every folder and module of the package, each allowed to import those before it and itself."""
 
 KNOWS_FRAMEWORKS = frozenset(
-    {"_io", "_middleware", "evals", "extensions", "inline", "manager", "mcp", "testing", "_cli", "store"}
+    {"_diagnosis", "_io", "_middleware", "evals", "extensions", "inline", "manager", "mcp", "testing", "_cli", "store"}
 )
 
 AGENT_IS_PRIVATE_TO = frozenset({"evals", "extensions", "_cli", "mcp", "store"})

@@ -13,6 +13,13 @@ from deepskills._skillmd.read import FALLBACK_NAME, split_tools
 
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
+        "agent-conflict",
+        "agent-lacks-tools",
+        "agent-unusable",
+        "agent-without-skills",
+        "budget-over-window",
+        "cache-broken",
+        "unload-cheap-in-vain",
         "catalog-replaced",
         "check-circle",
         "check-handler-unknown",

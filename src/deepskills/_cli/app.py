@@ -291,12 +291,20 @@ def explain(
 
 @app.command()
 @sources
+@click.option("--agent", metavar="MODULE:ATTRIBUTE", help="Look at this agent instead: it is imported, not run.")
 @as_json
-def doctor(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+def doctor(source: Sequence[str], agent: str | None, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
     """Diagnose: what is wrong, what would help, what it costs.
 
-    Skills are seen as an agent with default settings sees them. Exits with 1 if something is broken.
+    Skills are seen as an agent with default settings sees them, or, with --agent, as that agent does: a compiled
+    agent, a SkillsMiddleware, or a function without parameters that returns one. No model is called. Exits with 1 if
+    something is broken.
     """
+    if agent is not None:
+        if source:
+            raise UsageError("Give --agent or --source, not both: an agent has its own sources.")
+        _diagnose_agent(agent, as_json=as_json)
+        return
     from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
     from deepskills._cli.commands.doctor import examine, show_examination  # noqa: PLC0415 - this command alone needs it
 
@@ -447,6 +455,24 @@ def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - c
     from deepskills._cli.commands.evaluate import EvalArguments, run  # noqa: PLC0415 - this command alone needs it
 
     if not run(EvalArguments(skill=skill_dir, **options), _output()):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _diagnose_agent(agent: str, *, as_json: bool) -> None:
+    from deepskills._cli.commands import agent as diagnosis  # noqa: PLC0415 - slow, and needed here alone
+
+    output = _output()
+    try:
+        report = diagnosis.examine_agent(agent)
+    except UsageError as error:
+        if as_json:
+            output.json(diagnosis.failed_report(agent, str(error)))
+        raise
+    if as_json:
+        output.json(report)
+    else:
+        diagnosis.show_agent(output, report)
+    if any(found["severity"] == "error" for found in report["problems"]):
         raise click.exceptions.Exit(FAILED)
 
 

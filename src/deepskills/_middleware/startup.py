@@ -339,7 +339,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
         log_problems(fresh, run.settings)
         kept = [known for known in run.thread.problems if known["code"] not in OF_ONE_RUN]
         return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
-    fresh += _out_of_reach(run)
+    fresh += find_out_of_reach(run)
     fresh += _find_hidden_requirements(run.known_view)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
@@ -350,7 +350,7 @@ def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[Sk
     return problems
 
 
-def _out_of_reach(run: Run) -> list[SkillProblem]:
+def find_out_of_reach(run: Run) -> list[SkillProblem]:
     """Return the one problem about skills that only a user may start, while no user can."""
     if run.settings.slash_commands:
         return []

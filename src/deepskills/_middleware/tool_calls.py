@@ -101,6 +101,11 @@ class ToolSource:
         else:
             self._resolver = tools
 
+    @property
+    def known_names(self) -> frozenset[str] | None:
+        """The names that it resolves; `None` where only the user's function knows them."""
+        return frozenset(self._by_name) if self._resolver is None else None
+
     def resolve(self, name: str, runtime: object) -> Resolution:
         """Resolve a name on a sync call."""
         if self._resolver is None:

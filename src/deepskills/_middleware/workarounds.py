@@ -4,6 +4,7 @@ Everything else in this project uses public interfaces. What is here looks at fr
 so each function gives up quietly where a release below us is built in another way.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -119,11 +120,75 @@ def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
         graphs = cell.cell_contents if name == "subagent_graphs" else None
         if isinstance(graphs, Mapping) and isinstance(kind, str):
             graph: Any = graphs.get(kind)
-            nodes = getattr(getattr(graph, "bound", graph), "nodes", None)
-            steps = (getattr(node, "bound", None) for node in nodes.values()) if isinstance(nodes, Mapping) else ()
-            made = (getattr(step, "func", None) or getattr(step, "afunc", None) for step in steps)
-            return [owner for method in made if (owner := getattr(method, "__self__", None)) is not None]
+            return owners_of_steps(getattr(graph, "bound", graph))
     return []
+
+
+def owners_of_steps(graph: object) -> list[object]:
+    """Return the objects whose methods a compiled graph has as steps, in order, such as middleware.
+
+    Reason, and end: as for `middleware_of_sub_agent`.
+    """
+    nodes = getattr(graph, "nodes", None)
+    steps = [getattr(node, "bound", None) for node in nodes.values()] if isinstance(nodes, Mapping) else []
+    made = (getattr(step, "func", None) or getattr(step, "afunc", None) for step in steps)
+    return [owner for method in made if (owner := getattr(method, "__self__", None)) is not None]
+
+
+MAX_WRAPPERS = 1_000
+"""How many functions around a model call are looked through."""
+
+
+def owners_of_wrappers(graph: object) -> list[object]:
+    """Return the middleware whose `wrap_model_call` an agent of LangChain has, the outermost first.
+
+    Reason: whoever looks at an agent from outside wants to know in which order its middleware stands. `create_agent`
+    makes one function of all of them, each half of it a variable of the next.
+
+    Ends when LangChain tells an agent's middleware.
+    """
+    start = _closure_of_model(graph)
+    waiting = [start.get("wrap_model_call_handler") or start.get("awrap_model_call_handler")]
+    found: list[object] = []
+    for _ in range(MAX_WRAPPERS):
+        if not waiting:
+            break
+        function = waiting.pop()
+        owner = getattr(function, "__self__", None)
+        if owner is not None:
+            found += [owner] if owner not in found else []
+            continue
+        cells = _closure(function)
+        inner = getattr(function, "__wrapped__", None)
+        names = ("outer", "inner", "single_handler")
+        # The last is looked at first.
+        waiting += [cells[name] for name in reversed(names) if name in cells] if inner is None else [inner]
+    return found
+
+
+def model_of_agent(graph: object) -> object | None:
+    """Return the chat model of an agent of LangChain; `None` if it cannot be told.
+
+    Reason: what caches prompts, and how much fits, depends on the model, and an agent does not tell it from outside.
+
+    Ends when LangChain tells an agent's model.
+    """
+    return _closure_of_model(graph).get("model")
+
+
+def _closure_of_model(graph: object) -> dict[str, Any]:
+    nodes = getattr(graph, "nodes", None)
+    step: Any = getattr(nodes.get("model"), "bound", None) if isinstance(nodes, Mapping) else None
+    return _closure(getattr(step, "func", None) or getattr(step, "afunc", None))
+
+
+def _closure(function: object) -> dict[str, Any]:
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
+        with contextlib.suppress(ValueError):  # a variable that was never assigned
+            found[name] = cell.cell_contents
+    return found
 
 
 def give_hooks(middleware: object, hooks: type) -> None:

@@ -164,6 +164,32 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "warning",
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
+    # An agent that `deepskills doctor --agent` looks at.
+    "agent-unusable": ("error", "{reason}"),
+    "agent-without-skills": (
+        "error",
+        "No SkillsMiddleware was found in it. Pass one in its `middleware`, or name the middleware itself.",
+    ),
+    "agent-conflict": ("error", "{reason}"),
+    "agent-lacks-tools": (
+        "warning",
+        "The skill names tools that the agent does not have: {names}. Give them to the agent, or correct `{key}`.",
+    ),
+    "cache-broken": (
+        "warning",
+        '`loaded_status="system_prompt"` changes the prompt at each load and unload, and {provider} caches prompts by '
+        'their beginning. Leave it at "auto".',
+    ),
+    "unload-cheap-in-vain": (
+        "warning",
+        '`unload_when="cheap"` keeps texts for the sake of prompt caches, which `loaded_status="system_prompt"` breaks '
+        'at each load and unload. Leave one of them at "auto".',
+    ),
+    "budget-over-window": (
+        "warning",
+        "`max_loaded_tokens={budget}` lets skills take more than a quarter of the model's window of {window} tokens. "
+        "Set at most {fitting}, or leave it out.",
+    ),
     # A server of skills, or what it listed.
     "mcp-not-declared": (
         "error",

@@ -1,0 +1,166 @@
+"""`doctor --agent`: what is wrong with a real agent, found by importing it and without calling a model."""
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, TypedDict
+
+from deepskills import SkillsMiddleware
+from deepskills._cli.files import UsageError
+from deepskills._cli.output import Output, counted, prose
+from deepskills._diagnosis import diagnose, take_apart
+from deepskills._skillmd.problems import problem
+from deepskills._types import SkillProblem
+
+
+class AgentReport(TypedDict):
+    """The JSON of `doctor --agent`."""
+
+    agent: str
+    middleware: list[str]
+    """Where each `SkillsMiddleware` that was looked at was found."""
+
+    order: list[str]
+    """The middleware around a model call, the outermost first, as far as it can be seen."""
+
+    tools: list[str] | None
+    """The agent's tools; null if they cannot be seen."""
+
+    provider: str
+    window: int | None
+    sources: list[str]
+    skills: list[str]
+    """What the model sees."""
+
+    user_only: list[str]
+    problems: list[SkillProblem]
+    unseen: list[str]
+    """What could not be looked at, and why."""
+
+
+def examine_agent(given: str) -> AgentReport:
+    """Import an agent and say what is wrong with it.
+
+    Raises:
+        UsageError: If it cannot be imported or made, or is no agent.
+    """
+    module, made = _make(given)
+    parts = take_apart(made)
+    if parts is None:
+        kind = type(made).__name__
+        hint = "; call its `compile()`" if hasattr(made, "compile") else ""
+        raise UsageError(f"{given} is a {kind}, neither a compiled agent nor a SkillsMiddleware{hint}.")
+    places = [f"in {given}"] * len(parts.middleware)
+    unseen: list[str] = []
+    if not parts.middleware:
+        own = {id(each): (name, each) for name, each in vars(module).items() if isinstance(each, SkillsMiddleware)}
+        if own:
+            parts = replace(parts, middleware=[each for _, each in own.values()])
+            places = [f"beside it, as {module.__name__}:{name}" for name, _ in own.values()]
+            unseen.append("Whether the agent has these middlewares: its graph shows none, so its module's were taken.")
+    found = diagnose(parts)
+    return AgentReport(
+        agent=given,
+        middleware=places,
+        order=list(parts.order),
+        tools=None if parts.tools is None else sorted(parts.tools),
+        provider=found.provider,
+        window=found.window,
+        sources=found.sources,
+        skills=found.skills,
+        user_only=found.user_only,
+        problems=found.problems,
+        unseen=unseen + found.unseen,
+    )
+
+
+def failed_report(given: str, reason: str) -> AgentReport:
+    """Return the report of an agent that could not be looked at."""
+    return AgentReport(
+        agent=given,
+        middleware=[],
+        order=[],
+        tools=None,
+        provider="",
+        window=None,
+        sources=[],
+        skills=[],
+        user_only=[],
+        problems=[problem(given, "agent-unusable", reason=reason)],
+        unseen=[],
+    )
+
+
+def _make(given: str) -> tuple[Any, object]:
+    """Return the module that is named, and the agent; a function without parameters is called."""
+    name, colon, attribute = given.partition(":")
+    if not (name and colon and attribute) or name.endswith(".py"):
+        raise UsageError(f"{given!r} does not name an agent. Write --agent package.module:attribute")
+    # As `python -m` has it: an agent is usually below the current directory.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    # What an application prints while it is imported must not mix with the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            module = importlib.import_module(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a module may raise anything, or exit
+            raise UsageError(f"{name} cannot be imported: {_explain(error)}") from None
+        try:
+            made = attrgetter(attribute)(module)
+        except AttributeError:
+            raise UsageError(f"{name} has no {attribute}. Name the agent, or a function that makes it.") from None
+        return module, _call(made, given)
+
+
+def _call(made: Any, given: str) -> object:  # noqa: ANN401 - the user's own
+    if not (inspect.isroutine(made) and callable(made)):
+        return made
+    try:
+        inspect.signature(made).bind()
+    except (TypeError, ValueError):
+        raise UsageError(f"{given} takes parameters. Name a function without any that returns the agent.") from None
+    try:
+        result = made()
+        return asyncio.run(_await(result)) if inspect.isawaitable(result) else result
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a function may raise anything, or exit
+        raise UsageError(f"{given} failed: {_explain(error)}") from None
+
+
+async def _await(result: Awaitable[object]) -> object:
+    return await result
+
+
+def _explain(error: BaseException) -> str:
+    text = prose(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def show_agent(output: Output, report: AgentReport) -> None:
+    """Show what is wrong with an agent, what was looked at, and what could not be."""
+    output.problems(report["problems"])
+    for place in report["middleware"]:
+        output.line(f"SkillsMiddleware found {prose(place)}")
+    if report["order"]:
+        output.entry(f"order: {prose(', '.join(report['order']))}")
+    if report["tools"] is not None:
+        output.entry(f"tools: {prose(', '.join(report['tools']))}")
+    if report["provider"] or report["window"]:
+        window = f"{report['window']:,} tokens" if report["window"] else "unknown"
+        output.line(f"model: {prose(report['provider']) or 'unknown'}, window {window}")
+    output.entry(f"sources: {prose(', '.join(report['sources'])) or 'none that are fixed'}")
+    output.entry(f"the model sees: {prose(', '.join(report['skills'])) or 'nothing'}")
+    if report["user_only"]:
+        output.entry(f"only a user can start: {prose(', '.join(report['user_only']))}")
+    for line in report["unseen"]:
+        output.entry(f"not seen: {prose(line)}")
+    number = len(report["problems"])
+    output.remark(f"{counted(number, 'problem') if number else 'No problems'}.", "red" if number else "green")
