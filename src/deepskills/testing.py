@@ -1,9 +1,10 @@
-"""A chat model that follows a script, and states made by hand, for testing skills without a key or a network.
+"""A chat model that follows a script, states made by hand, and the gate, for tests without a key or a network.
 
 Only the model is scripted. Agents, backends and checkpointers in a test are real, and `Request` shows what the model
 was sent, which is what a test of skills usually wants to know.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -23,8 +24,9 @@ from pydantic import Field
 from deepskills._errors import SkillsError
 from deepskills._middleware.middleware import SkillsMiddleware
 from deepskills._middleware.state import applied
+from deepskills._types import SkillProblem
 
-__all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools", "skills_state"]
+__all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools", "gate_findings", "skills_state"]
 
 ReplyFunction: TypeAlias = Callable[[list[BaseMessage]], AIMessage | str]
 """A function of the messages that the model was sent, to what it says."""
@@ -152,3 +154,30 @@ def _after(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any
     """Return the state after an update, messages included."""
     messages = add_messages(list(state["messages"]), list(update.get("messages", ())))
     return {**applied(state, {**update, "messages": messages}), "pinned_skills": []}
+
+
+def gate_findings(*sources: str | os.PathLike[str], base: str | None = None) -> list[SkillProblem]:
+    """Return what `deepskills gate` finds in directories of skills; an empty list if they pass.
+
+    Problems, references to missing files, and requests of `evals/triggers.json` that another skill would take. It needs
+    the extra `cli`, and no model.
+
+    Args:
+        sources: Directories that hold skill directories; without any, those that the command line looks into.
+        base: A commit, such as `"origin/main"`: then only what the working tree does worse than it is returned.
+
+    Raises:
+        SkillsError: If there is no such directory or commit, or no skill at all, so that nothing was checked.
+        ImportError: If the extra is not installed.
+    """
+    try:
+        from deepskills._cli.commands.gate import run_gate  # noqa: PLC0415 - the extra may not be there
+    except ImportError as error:
+        raise ImportError(
+            f"gate_findings needs {error.name}. Install it with: pip install 'deepskills[cli]'", name=error.name
+        ) from error
+    report = run_gate(base, [os.fspath(source) for source in sources])
+    # A test that looks in the wrong place must not pass.
+    if not report["skills"] and not report["findings"]:
+        raise SkillsError("There is no skill to check. Name the directory that holds the skills' own directories.")
+    return report["findings"]

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from deepskills import SkillsError
 from deepskills._cli.app import app
+from deepskills.testing import gate_findings
 from support import skill_md, write_files
 
 TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.", "# Tea\n")
@@ -152,3 +154,21 @@ def test_hostile_files_of_queries(library: Path) -> None:
         path.write_bytes(text.encode(errors="surrogateescape"))
         _code, report = gate(library)
         assert report["requests"] >= 2
+
+
+def test_the_gate_in_a_test(library: Path) -> None:
+    """`gate_findings` is what the command finds: nothing where nothing changed, else the command's own findings."""
+    skills = library / "skills"
+    assert gate_findings(skills) == gate_findings(str(skills), base="HEAD") == []
+    write_files(library, {"skills/coffee/SKILL.md": TAKES})
+    found = gate_findings(skills, base="HEAD")
+    assert [problem["code"] for problem in found] == ["request-taken"]
+    assert found == gate(library, "--base", "HEAD")[1]["findings"]
+
+
+def test_a_gate_in_a_test_that_checks_nothing_fails(library: Path) -> None:
+    """A directory or a commit that does not exist, and a directory without skills, do not pass."""
+    (library / "empty").mkdir()
+    for source, base in (("gone", None), ("skills", "nothing"), ("empty", None)):
+        with pytest.raises(SkillsError):
+            gate_findings(library / source, base=base)

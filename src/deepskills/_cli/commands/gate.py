@@ -52,6 +52,9 @@ class Report(TypedDict):
     """What a gate found, as JSON."""
 
     base: str | None
+    skills: int
+    """How many skills of the working tree can be used."""
+
     findings: list[SkillProblem]
     tokens: dict[str, int]
     """Tokens of a load by skill, where they changed: how many more."""
@@ -169,6 +172,7 @@ def _judge(head: State, before: State | None, base: str | None) -> Report:
     section = head.section_tokens - (before.section_tokens if before is not None else 0)
     return Report(
         base=base,
+        skills=len(head.catalog.usable),
         findings=findings,
         tokens=changed,
         tokens_added=sum(changed.values()),
