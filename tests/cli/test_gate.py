@@ -168,7 +168,9 @@ def test_the_gate_in_a_test(library: Path) -> None:
 
 def test_a_gate_in_a_test_that_checks_nothing_fails(library: Path) -> None:
     """A directory or a commit that does not exist, and a directory without skills, do not pass."""
-    (library / "empty").mkdir()
-    for source, base in (("gone", None), ("skills", "nothing"), ("empty", None)):
+    write_files(library, {"docs/page.md": "No skill.\n"})
+    commit(library)
+    for source, base in (("gone", None), ("skills", "nothing"), ("docs", "HEAD")):
         with pytest.raises(SkillsError):
             gate_findings(library / source, base=base)
+    assert [problem["code"] for problem in gate_findings(library / "docs")] == ["source-empty"]
