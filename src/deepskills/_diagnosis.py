@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepagents.middleware.filesystem import FilesystemMiddleware
 from langgraph.pregel import Pregel
 from langgraph.runtime import Runtime
 
 from deepskills._catalog.catalog import SkillEntry, include_names
+from deepskills._io.backends import can_execute, is_backend
 from deepskills._middleware.chat_models import facts_of
 from deepskills._middleware.config import CACHING_PROVIDERS, WINDOW_SHARE, Settings
 from deepskills._middleware.middleware import SkillsMiddleware
@@ -19,10 +21,10 @@ from deepskills._middleware.run import Run
 from deepskills._middleware.startup import find_out_of_reach
 from deepskills._middleware.state import ModelFacts
 from deepskills._middleware.visibility import find_view
-from deepskills._middleware.workarounds import model_of_agent, owners_of_steps, owners_of_wrappers
+from deepskills._middleware.workarounds import model_of_agent, owners_of_steps, owners_of_wrappers, workspace_of
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, problem
 from deepskills._types import DEFAULT_LOADED_TOKENS, SkillProblem
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES
+from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 
 SUMMARIZES_REQUESTS = "SummarizationMiddleware"
 """The name of deepagents' middleware that summarizes requests; skills must come after it."""
@@ -73,9 +75,19 @@ def take_apart(agent: object) -> AgentParts | None:
     found = {id(each): each for each in (*owners_of_steps(graph), *around) if isinstance(each, SkillsMiddleware)}
     node = graph.nodes.get("tools")
     tools = getattr(getattr(node, "bound", None), "tools_by_name", None)
-    names = frozenset(tools) if isinstance(tools, Mapping) else None
+    names = _offered(tools) if isinstance(tools, Mapping) else None
     order = [str(getattr(each, "name", type(each).__name__)) for each in around]
     return AgentParts(list(found.values()), names, model_of_agent(graph), order)
+
+
+def _offered(tools: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the tools that go to the model: deepagents withholds its `execute` without a shell."""
+    shell = getattr(tools.get("execute"), "func", None)
+    workspace = workspace_of(tools.values())
+    is_withheld = is_backend(workspace) and not can_execute(workspace)
+    if is_withheld and getattr(shell, "__module__", "") == FilesystemMiddleware.__module__:
+        return frozenset(tools) - {"execute"}
+    return frozenset(tools)
 
 
 def diagnose(parts: AgentParts) -> AgentDiagnosis:
@@ -132,8 +144,10 @@ def _look_at(middleware: SkillsMiddleware[Any, Any], parts: AgentParts, found: A
     found.user_only += [name for name, how in view.hidden.items() if how == "user-only"]
     if parts.tools is not None:
         own = middleware._tool_source  # noqa: SLF001 - of this package
+        policies = [each for each in settings.extensions if isinstance(each, ToolPolicy)]
+        aliases = policies[0].aliases if policies else DEFAULT_ALIASES
         for entry in view.existing:
-            found.problems += _judge_tools(entry, parts.tools, own.known_names)
+            found.problems += _judge_tools(entry, parts.tools, own.known_names, aliases)
 
 
 def _judge_settings(settings: Settings, facts: ModelFacts) -> Iterator[SkillProblem]:
@@ -150,7 +164,9 @@ def _judge_settings(settings: Settings, facts: ModelFacts) -> Iterator[SkillProb
         yield problem("max_loaded_tokens", "budget-over-window", budget=budget, window=window, fitting=fitting)
 
 
-def _judge_tools(entry: SkillEntry, tools: frozenset[str], brought: frozenset[str] | None) -> Iterator[SkillProblem]:
+def _judge_tools(
+    entry: SkillEntry, tools: frozenset[str], brought: frozenset[str] | None, aliases: Mapping[str, str]
+) -> Iterator[SkillProblem]:
     """Yield the tools that a skill names and the agent lacks; `brought` is `None` where a function makes them."""
     # `Bash(git add:*)` names a tool, and what it may be called with.
     allowed = [rule.partition("(")[0].strip() for rule in entry.skill["allowed_tools"]]
@@ -158,6 +174,6 @@ def _judge_tools(entry: SkillEntry, tools: frozenset[str], brought: frozenset[st
     may_bring = frozenset(included) if brought is None else brought
     for key, names in (("allowed-tools", allowed), ("metadata.include_tools", included)):
         known = tools | may_bring
-        missing = [name for name in names if name and "*" not in name and not {name, DEFAULT_ALIASES.get(name)} & known]
+        missing = [name for name in names if name and "*" not in name and not {name, aliases.get(name)} & known]
         if missing:
             yield problem(entry.path, "agent-lacks-tools", names=listed(missing), key=key)

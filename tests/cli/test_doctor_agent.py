@@ -1,5 +1,6 @@
 """`deepskills doctor --agent`: a real agent is imported and looked at, and no model is called."""
 
+import importlib
 import itertools
 import json
 import sys
@@ -51,6 +52,7 @@ def module(workplace: Path, code: str, head: str = HEAD) -> str:
     """Write a module of its own name with `code`, and return that name."""
     name = f"agent_under_test_{next(_numbers)}"
     write_files(workplace, {f"{name}.py": f"{head}\n{code}\n"})
+    importlib.invalidate_caches()
     return name
 
 
@@ -125,9 +127,12 @@ def test_tools_that_skills_name_and_the_agent_lacks(library: Path) -> None:
     found = report(library, f"{tools}agent = create_deep_agent(model, middleware=[skills(tools=[lookup])])")
     assert codes(found) == ["agent-lacks-tools", "agent-lacks-tools"]
     first, second = (problem["message"] for problem in found["problems"])
-    assert "`weather`. " in first
-    assert "`Read`" not in first
-    assert "`gone`. " in second
+    # Without a shell deepagents withholds `execute`, which is what `Bash` means.
+    assert "does not have: `Bash`, `weather`. " in first
+    assert "does not have: `gone`. " in second
+    policy = "from deepskills.extensions import ToolPolicy\nmine = ToolPolicy('enforce', aliases={'Bash': 'ls', 'weather': 'glob'})\n"
+    found = report(library, f"{tools}{policy}agent = create_deep_agent(model, middleware=[skills(extensions=[mine])])")
+    assert "does not have: `Read`. " in found["problems"][0]["message"]
     bare = report(library, "agent = create_agent(model, middleware=[skills(tools=lambda name, runtime: None)])")
     assert ["`Read`, `Bash`, `weather`" in problem["message"] for problem in bare["problems"]] == [True]
 
@@ -200,7 +205,12 @@ def test_what_only_a_run_can_read_is_not_a_problem(library: Path) -> None:
         ("raise SystemExit(0)", "agent", "cannot be imported: SystemExit: 0"),
         ("class Odd(BaseException): pass\nraise Odd", "agent", "cannot be imported: Odd"),
         ("import nothing_of_this_name", "agent", "No module named 'nothing_of_this_name'"),
-        ("agent = 1", "agent", "is a int, neither a compiled agent nor a SkillsMiddleware"),
+        ("agent = 1", "agent", "is of type int, neither a compiled agent nor a SkillsMiddleware"),
+        (
+            "class Odd:\n    @property\n    def bound(self): raise OSError('x')\nagent = Odd()",
+            "agent",
+            "cannot be looked at",
+        ),
         ("agent = 1", "other", "has no other"),
         ("def agent(config): pass", "agent", "takes parameters"),
         ("def agent(): exit(3)", "agent", "failed: SystemExit: 3"),

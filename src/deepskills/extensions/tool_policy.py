@@ -371,12 +371,12 @@ class ToolPolicy(SkillExtension):
         if mode == "approve" and trusted_sources is None:
             raise ValueError('ToolPolicy("approve") needs `trusted_sources`: the sources whose skills may grant tools.')
         self._mode = mode
-        self._aliases = dict(aliases)
+        self.aliases: Mapping[str, str] = dict(aliases)
         self._always = frozenset(always)
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
         self._hosts: WeakSet[SkillsHost] = WeakSet()
-        self._shell = self._aliases.get("Bash", "execute")
-        self._reading = {self._aliases.get("Read", "read_file"): "file_path", self._aliases.get("LS", "ls"): "path"}
+        self._shell = self.aliases.get("Bash", "execute")
+        self._reading = {self.aliases.get("Read", "read_file"): "file_path", self.aliases.get("LS", "ls"): "path"}
         """The tools with which the files of skills in use may be read, and their argument for the path."""
         self._asked: dict[tuple[str, str], None] = {}
         """Calls about which this process had a human asked: they run only if the human approved."""
@@ -609,7 +609,7 @@ class ToolPolicy(SkillExtension):
         return any(rule.forbids(call.tool, call.arguments) for rule in self._forbidden(entry))
 
     def _rules(self, texts: tuple[str, ...]) -> tuple[Rule, ...]:
-        return self._parsed.get_or_make(texts, lambda: parse_rules(texts, self._aliases, self._shell))
+        return self._parsed.get_or_make(texts, lambda: parse_rules(texts, self.aliases, self._shell))
 
     def _allowed(self, entry: SkillEntry) -> tuple[Rule, ...]:
         return self._rules(tuple(entry.skill["allowed_tools"]))

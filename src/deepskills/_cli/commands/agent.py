@@ -49,12 +49,24 @@ def examine_agent(given: str) -> AgentReport:
     Raises:
         UsageError: If it cannot be imported or made, or is no agent.
     """
-    module, made = _make(given)
+    # What an application prints, while it is imported or later, must not mix with the report.
+    with contextlib.redirect_stdout(sys.stderr):
+        module, made = _make(given)
+        try:
+            return _examine(given, module, made)
+        except UsageError:
+            raise
+        # The module's objects are the application's own, and any attribute of theirs may raise.
+        except Exception as error:  # noqa: BLE001
+            raise UsageError(f"{given} cannot be looked at: {_explain(error)}") from None
+
+
+def _examine(given: str, module: Any, made: object) -> AgentReport:  # noqa: ANN401 - a module
     parts = take_apart(made)
     if parts is None:
         kind = type(made).__name__
         hint = "; call its `compile()`" if hasattr(made, "compile") else ""
-        raise UsageError(f"{given} is a {kind}, neither a compiled agent nor a SkillsMiddleware{hint}.")
+        raise UsageError(f"{given} is of type {kind}, neither a compiled agent nor a SkillsMiddleware{hint}.")
     places = [f"in {given}"] * len(parts.middleware)
     unseen: list[str] = []
     if not parts.middleware:
@@ -104,19 +116,17 @@ def _make(given: str) -> tuple[Any, object]:
     # As `python -m` has it: an agent is usually below the current directory.
     if "" not in sys.path:
         sys.path.insert(0, "")
-    # What an application prints while it is imported must not mix with the report.
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            module = importlib.import_module(name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a module may raise anything, or exit
-            raise UsageError(f"{name} cannot be imported: {_explain(error)}") from None
-        try:
-            made = attrgetter(attribute)(module)
-        except AttributeError:
-            raise UsageError(f"{name} has no {attribute}. Name the agent, or a function that makes it.") from None
-        return module, _call(made, given)
+    try:
+        module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a module may raise anything, or exit
+        raise UsageError(f"{name} cannot be imported: {_explain(error)}") from None
+    try:
+        made = attrgetter(attribute)(module)
+    except AttributeError:
+        raise UsageError(f"{name} has no {attribute}. Name the agent, or a function that makes it.") from None
+    return module, _call(made, given)
 
 
 def _call(made: Any, given: str) -> object:  # noqa: ANN401 - the user's own
