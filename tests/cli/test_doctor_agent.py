@@ -130,7 +130,8 @@ def test_tools_that_skills_name_and_the_agent_lacks(library: Path) -> None:
     # Without a shell deepagents withholds `execute`, which is what `Bash` means.
     assert "does not have: `Bash`, `weather`. " in first
     assert "does not have: `gone`. " in second
-    policy = "from deepskills.extensions import ToolPolicy\nmine = ToolPolicy('enforce', aliases={'Bash': 'ls', 'weather': 'glob'})\n"
+    policy = "from deepskills.extensions import ToolPolicy\n"
+    policy += "mine = ToolPolicy('enforce', aliases={'Bash': 'ls', 'weather': 'glob'})\n"
     found = report(library, f"{tools}{policy}agent = create_deep_agent(model, middleware=[skills(extensions=[mine])])")
     assert "does not have: `Read`. " in found["problems"][0]["message"]
     bare = report(library, "agent = create_agent(model, middleware=[skills(tools=lambda name, runtime: None)])")
@@ -152,7 +153,7 @@ def test_settings_that_break_caches_or_windows(library: Path) -> None:
     assert codes(report(library, f"agent = create_agent({plain}, middleware=[{status}])")) == []
 
 
-def test_skills_that_nobody_can_start(library: Path) -> None:
+def test_skills_that_no_one_can_start(library: Path) -> None:
     """Skills that only a user may start are a problem while slash commands are off."""
     write_files(library, {"skills/mine/SKILL.md": skill_md("mine", disable_model_invocation=True)})
     found = report(library, "agent = create_agent(model, middleware=[skills()])")
