@@ -1,7 +1,7 @@
 """What can be said of an agent without running it: its skills, its tools, and settings that do not fit together.
 
-`deepskills doctor --agent` shows it. No model is called. A compiled graph tells little of itself, so what cannot be seen
-from outside is named in the result rather than passed over.
+`deepskills doctor --agent` shows it. No model is called. A compiled graph tells little of itself, so what cannot
+be seen from outside is named in the result rather than passed over.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

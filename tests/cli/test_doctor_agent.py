@@ -106,6 +106,19 @@ def test_a_middleware_alone_says_what_it_cannot_see(library: Path) -> None:
     assert ["tools" in line or "model" in line for line in found["unseen"]] == [True, True]
 
 
+def test_a_graph_of_ones_own(library: Path) -> None:
+    """Its middleware is known by its hooks; a graph that is not compiled says what to do."""
+    graph = (
+        "from langgraph.graph import START, MessagesState, StateGraph\n"
+        "own = StateGraph(MessagesState).add_node('find', skills().before_agent).add_edge(START, 'find')\n"
+    )
+    found = report(library, f"{graph}agent = own.compile()")
+    assert (found["skills"], found["tools"], found["problems"]) == (["tea"], None, [])
+    done = invoke("--agent", f"{module(library, graph)}:own")
+    assert done.exit_code == 2
+    assert "call its `compile()`" in " ".join(done.stderr.split())
+
+
 def test_sources_that_are_missing_or_empty(library: Path) -> None:
     """Each is a warning, and the others are read."""
     (library / "empty").mkdir()

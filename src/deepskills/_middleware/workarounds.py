@@ -142,7 +142,8 @@ MAX_WRAPPERS = 1_000
 def owners_of_wrappers(graph: object) -> list[object]:
     """Return the middleware whose `wrap_model_call` an agent of LangChain has, the outermost first.
 
-    Reason: a diagnosis from outside has to know in which order an agent's middleware stands. `create_agent` makes one function of all of them, each half of it a variable of the next.
+    Reason: a diagnosis from outside has to know in which order an agent's middleware stands. `create_agent` makes
+    one function of all of them, each half of it a variable of the next.
 
     Ends when LangChain tells an agent's middleware.
     """
