@@ -73,6 +73,18 @@ class NamespacedSource:
     label: str | None = None
 
 
+@dataclass(frozen=True)
+class PluginSource:
+    """A directory of the Agent Plugins format (`plugin.json`, `skills/`): its skills are called `plugin:name`.
+
+    The plugin's name is what its `plugin.json` (or Claude Code's `.claude-plugin/plugin.json`) says, else the
+    directory's. Only skills that follow the specification to the letter are used, as the format asks.
+    """
+
+    path: str
+    label: str | None = None
+
+
 ResourceType: TypeAlias = Literal["script", "reference", "asset", "other"]
 """What a file of a skill is for, judged by the directory it lies in."""
 

@@ -31,6 +31,7 @@ from deepskills import (
     NamespacedSource,
     OpenCheck,
     OptionalSource,
+    PluginSource,
     ProvidedFile,
     ProvidedSkill,
     Refuse,
@@ -215,7 +216,8 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     """Build an agent of each kind, with skills beside other middleware, and run one."""
     backend = FilesystemBackend(root_dir=folder, virtual_mode=True)
     plugin = NamespacedSource("/plugin", "plugin")
-    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial"), plugin, Hub()]
+    bundle = PluginSource("/bundle", label="Bundle")
+    sources: list[SkillSource] = ["/skills", ("/team", "Team"), OptionalSource("/trial"), plugin, bundle, Hub()]
     replies: list[Reply] = [call_tools(("load_skill", {"skill_name": "pdf-forms"})), "Done."]
     model = ScriptedChatModel(replies=replies)
     skills = SkillsMiddleware(

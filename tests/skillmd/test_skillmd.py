@@ -40,6 +40,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "frontmatter-key-too-large",
         "skill-refused",
         "middleware-order",
+        "plugin-invalid",
+        "plugin-leads-out",
         "provided-invalid",
         "invocation-unreadable",
         "reference-dead",

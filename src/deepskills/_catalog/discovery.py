@@ -26,6 +26,7 @@ from deepskills._catalog.catalog import (
     says_the_same,
 )
 from deepskills._catalog.lookup import requirement_problems
+from deepskills._catalog.plugins import MAX_MANIFEST_BYTES, Plugin, manifests_of, read_plugin
 from deepskills._catalog.sources import Source, distinct
 from deepskills._errors import SkillsError
 from deepskills._io.cache import BoundedCache
@@ -55,6 +56,7 @@ from deepskills._providers.base import SkillProvider
 from deepskills._providers.files import ProvidedFiles
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
+from deepskills._skillmd.read import validate_skill
 from deepskills._skillmd.text import as_readable, is_text
 from deepskills._types import (
     MAX_DIRECTORIES,
@@ -109,6 +111,8 @@ class _Search:
         """Files named like `SKILL.md` in another case, where there is none."""
         self.is_provided = False
         """Whether a provider lists the skills."""
+        self.is_shut = False
+        """Whether it is not searched: it is a plugin whose manifest cannot be used."""
         self.found: list[SkillProblem] = []
         """What was found wrong with the skills that are listed so."""
 
@@ -120,7 +124,9 @@ class _Search:
         # Some entries and an error: what is there is used, and what is missing is not taken for gone.
         if reply.error:
             self._note_incomplete(path, reply.error)
-        files = [entry for entry in reply.entries if not entry.is_directory]
+        # What lies in a plugin's `skills/` itself is no skill, by the format.
+        is_plugin = self.source.plugin is not None
+        files = [] if is_plugin else [entry for entry in reply.entries if not entry.is_directory]
         own = next((entry for entry in files if entry.name == SKILL_FILE), None)
         if own is not None:
             # A skill's directory: what lies below it is its own business and holds no further skills.
@@ -136,11 +142,19 @@ class _Search:
         passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
         below = [entry for entry in reply.entries if entry.is_directory and entry.name not in passed_over]
         kept = self._bounded(below)
-        if deepest:
+        # A plugin's skills are its direct children, however deep other sources are searched.
+        if deepest or is_plugin:
             # Reading a file that may not exist is cheaper than listing each directory first to find out.
             self.files.update((f"{entry.path.rstrip('/')}/{SKILL_FILE}", False) for entry in kept)
             return []
         return [entry.path for entry in kept]
+
+    def take_plugin(self, plugin: Plugin) -> None:
+        """Record what the plugin's manifest says."""
+        self.source = replace(self.source, namespace=plugin.namespace)
+        self.failed = plugin.failure
+        self.found = [plugin.problem] if plugin.problem is not None else []
+        self.is_shut = plugin.problem is not None or plugin.failure is not None
 
     def take_provided(self, listed: Listed) -> None:
         """Record what a provider lists."""
@@ -226,7 +240,12 @@ async def discover(
     # A source that is named twice is searched once, in the place where it has the higher priority.
     searches = [_Search(source) for source in await with_providers(distinct(sources))]
     provided = await _list_provided(searches, caller)
-    starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_provided]
+    await _read_plugins(searches)
+    starts = [
+        (place, search.source.path)
+        for place, search in enumerate(searches)
+        if not search.is_provided and not search.is_shut
+    ]
     await walk(starts, _Visitor(searches, max_depth), levels=max_depth)
     # All sources together: one batch, whichever of them a file belongs to.
     paths = [path for search in searches for path in search.files]
@@ -311,6 +330,17 @@ async def _list_provided(searches: Sequence[_Search], caller: Caller) -> dict[st
         search.take_provided(listed)
         found |= dict.fromkeys(listed.skills, listed)
     return found
+
+
+async def _read_plugins(searches: Sequence[_Search]) -> None:
+    """Read the manifests of all plugins in one batch; they name the namespaces."""
+    roots = [(search, search.source.plugin) for search in searches if not search.is_provided]
+    plugins = [(search, root) for search, root in roots if root is not None]
+    if plugins:
+        paths = [path for _, root in plugins for path in manifests_of(root)]
+        files = await read_files(paths, max_bytes=MAX_MANIFEST_BYTES)
+        for search, root in plugins:
+            search.take_plugin(read_plugin(root, files))
 
 
 async def _invocation_files(paths: Sequence[str], searches: Sequence[_Search]) -> list[str]:
@@ -407,6 +437,11 @@ class _Harvest:
     def _take(self, path: str, *, listed: bool) -> None:
         reading = self._read.reading(path) if is_text(path) else None
         if reading is not None:
+            faults = self._faults_in_plugin(path)
+            if faults:
+                self.problems += faults
+                self.unusable.append(path)
+                return
             # Most files have none.
             if reading.problems:
                 self.problems += _about(reading, self.source)
@@ -426,6 +461,16 @@ class _Harvest:
             self.unsure = True
             if path in self._before:
                 self._add(self._before[path])
+
+    def _faults_in_plugin(self, path: str) -> list[SkillProblem]:
+        """Return why a plugin's skill is not used; the format is stricter than the reader."""
+        root = self.source.plugin
+        if root is None or self.source.provider is not None:
+            return []
+        if not lies_under(path, root):
+            return [problem(path, "plugin-leads-out", plugin=quoted(root))]
+        content = self._read.files[path].content
+        return validate_skill(content, path=path) if content is not None else []
 
     def _add(self, entry: SkillEntry) -> None:
         winner = self.entries.setdefault(entry.name, entry)

@@ -13,15 +13,18 @@ from typing import TypeAlias
 from deepskills._io.backends import ServesSkills
 from deepskills._io.plan import tidy
 from deepskills._providers.base import SCHEME, SkillProvider, check_label
-from deepskills._types import NamespacedSource, OptionalSource
+from deepskills._types import NamespacedSource, OptionalSource, PluginSource
 
-SkillSource: TypeAlias = str | tuple[str, str] | OptionalSource | NamespacedSource | SkillProvider | ServesSkills
+SkillSource: TypeAlias = (
+    str | tuple[str, str] | OptionalSource | NamespacedSource | PluginSource | SkillProvider | ServesSkills
+)
 """Where skills come from: a path, a `(path, label)` pair, an `OptionalSource` or the like, or what has providers."""
 
 MAX_NAMESPACE_LENGTH = 48
 """Longest namespace; with a name of the longest kind it still fits where names are shown."""
 
-_NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
+NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
+"""What a namespace is made of."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Source:
 
     namespace: str = ""
     """What the names of its skills begin with, if they have a namespace."""
+
+    plugin: str | None = None
+    """The directory of the plugin whose skills these are; its namespace is known once its manifest is read."""
 
     def name_of(self, name: str) -> str:
         """Return what a skill of this source is called."""
@@ -90,14 +96,20 @@ def _parse_source(source: SkillSource) -> Source:
     if isinstance(source, NamespacedSource) and isinstance(source.path, str):
         label = derive_label(source.path) if source.label is None else source.label
         return Source(str.__str__(source.path), label, namespace=_check_namespace(source.namespace))
+    if isinstance(source, PluginSource) and isinstance(source.path, str):
+        root = str.__str__(source.path)
+        path = f"{root.rstrip('/')}/skills"
+        label = derive_label(path) if source.label is None else source.label
+        # Optional: a plugin may have no skills.
+        return Source(path, label, is_optional=True, plugin=root)
     raise TypeError(
-        "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource or a "
-        f"SkillProvider, got {source!r}"
+        "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource, a PluginSource "
+        f"or a SkillProvider, got {source!r}"
     )
 
 
 def _check_namespace(namespace: object) -> str:
-    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace):
+    if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):
         raise ValueError(
             f"a namespace is 1 to {MAX_NAMESPACE_LENGTH} letters, digits, hyphens, dots or underscores, "
             f"got {namespace!r}"

@@ -190,6 +190,14 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "`max_loaded_tokens={budget}` lets skills take more than a quarter of the model's window of {window} tokens. "
         "Set at most {fitting}, or leave it out.",
     ),
+    "plugin-invalid": (
+        "error",
+        "The plugin is not used: {reason}. Correct its `plugin.json`, or name its directory `skills` as a source.",
+    ),
+    "plugin-leads-out": (
+        "error",
+        "The file lies outside the plugin {plugin}, so it is not used. Replace the link in the plugin with the files.",
+    ),
     # A server of skills, or what it listed.
     "mcp-not-declared": (
         "error",

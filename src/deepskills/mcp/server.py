@@ -41,7 +41,7 @@ from deepskills._io.plan import Plan, ResultT
 from deepskills._providers.ask import Caller
 from deepskills._providers.base import SkillProvider
 from deepskills._skillmd.text import one_line
-from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource
+from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource, PluginSource
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
 from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
 
@@ -349,6 +349,8 @@ def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
 
 
 def _as_given(source: Source) -> SkillSource:
+    if source.plugin is not None:
+        return PluginSource(source.plugin, source.label)
     if source.namespace:
         return NamespacedSource(source.path, source.namespace, source.label)
     return OptionalSource(source.path, source.label) if source.is_optional else (source.path, source.label)

@@ -1,0 +1,128 @@
+"""Directories of the Agent Plugins format as sources."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepskills import NamespacedSource, PluginSource, SkillsManager, SkillsMiddleware
+from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
+
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
+
+
+def manifest(**fields: object) -> str:
+    """Return a manifest with the fields of the format."""
+    return json.dumps({"$schema": SCHEMA, "name": "pdf-tools", **fields})
+
+
+def codes(root: Path, *sources: Any, **options: Any) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the skills of the sources, and the code and message of each problem."""
+    manager = SkillsManager(backend=disk(root), sources=sources, **options)
+    return manager.list_skills(), [(found["code"], found["message"]) for found in manager.list_problems()]
+
+
+@both_modes
+def test_an_agent_uses_the_skills_of_plugins(mode: Mode, tmp_path: Path) -> None:
+    """They are called by their plugin's name, of either manifest, beside a skill of the same name."""
+    write_files(
+        tmp_path,
+        {
+            "own/forms/SKILL.md": skill_md("forms"),
+            "plugins/one/plugin.json": manifest(version="1.0.0", author={"name": "A"}, unknown=1),
+            "plugins/one/mcp.json": "not JSON",
+            "plugins/one/skills/forms/SKILL.md": skill_md("forms", "Of the plugin."),
+            "plugins/two/.claude-plugin/plugin.json": '{"name": "two-tools", "author": "free form"}',
+            "plugins/two/skills/forms/SKILL.md": skill_md("forms"),
+            "plugins/third/plugin.json": "{}",
+            "plugins/third/skills/forms/SKILL.md": skill_md("forms"),
+        },
+    )
+    plugins = [PluginSource(f"/plugins/{name}") for name in ("one", "two/", "third")]
+    middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/own", *plugins])
+    talk = Conversation(mode, middleware)
+    (answer,) = talk.call(load("pdf-tools:forms"))
+    assert 'name="pdf-tools:forms"' in answer.text
+    talk.say("done", given={"messages": "go", "pinned_skills": ["two-tools:forms"]})
+    assert talk.loaded == ["pdf-tools:forms", "two-tools:forms"]
+    names = [skill["name"] for skill in talk.state["skills_metadata"]]
+    assert names == ["forms", "pdf-tools:forms", "two-tools:forms", "third:forms"]
+    assert talk.state["skills_problems"] == []
+    assert "**pdf-tools:forms**: Of the plugin." in talk.model.requests[0].system
+
+
+def test_only_conforming_skills_directly_below(tmp_path: Path) -> None:
+    """What the reader would repair elsewhere is an error here, and nothing deeper or higher is a skill."""
+    write_files(
+        tmp_path,
+        {
+            "p/plugin.json": manifest(),
+            "p/SKILL.md": skill_md("p"),
+            "p/skills/SKILL.md": skill_md("skills"),
+            "p/skills/good/SKILL.md": skill_md("good"),
+            "p/skills/other/SKILL.md": skill_md("another", "Something."),
+            "p/skills/Loud/SKILL.md": skill_md("loud").replace("name: loud", "name: Loud"),
+            "p/skills/group/deep/SKILL.md": skill_md("deep"),
+        },
+    )
+    names, problems = codes(tmp_path, PluginSource("/p"), max_depth=5)
+    assert names == ["pdf-tools:good"]
+    assert sorted({code for code, _ in problems}) == ["name-directory-mismatch", "name-invalid"]
+    manager = SkillsManager(backend=disk(tmp_path), sources=[PluginSource("/p")])
+    assert {found["severity"] for found in manager.list_problems()} == {"error"}
+    # By another way into the same directory, the usual reading applies.
+    assert "free:another" in codes(tmp_path, NamespacedSource("/p/skills", "free"))[0]
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        pytest.param(None, "there is no `plugin.json`", id="missing"),
+        pytest.param("{", "not readable as JSON", id="not-json"),
+        pytest.param("[" * 100_000, "not readable as JSON", id="deep"),
+        pytest.param("[]", "not a JSON object", id="list"),
+        pytest.param(json.dumps({"name": "a", "x": "y" * 300_000}), "bytes", id="huge"),
+        pytest.param('{"name": "../etc"}', "its name is `../etc`", id="slashes"),
+        pytest.param(json.dumps({"name": "n" * 10_000}), "its name is `nnn", id="long"),
+        pytest.param('{"name": "a--b"}', "its name is", id="hyphens"),
+        pytest.param('{"name": "A"}', "its name is", id="upper-case"),
+        pytest.param('{"name": "a\\nb"}', "its name is", id="line"),
+        pytest.param('{"name": "\\ud800"}', "its name is", id="surrogate"),
+        pytest.param('{"name": 3}', "its name is no text", id="number"),
+        pytest.param('{"name": null}', "its name is no text", id="null"),
+        pytest.param('{"name": "a", "$schema": "https://x/2.0.0"}', "`$schema`", id="schema"),
+        pytest.param('{"name": "a", "version": 1}', "`version` is not text", id="version"),
+        pytest.param('{"name": "a", "author": {"phone": "1"}}', "`author`", id="author"),
+        pytest.param('{"name": "a", "keywords": "k"}', "`keywords`", id="keywords"),
+    ],
+)
+def test_a_broken_manifest_costs_only_its_plugin(mode: Mode, given: str | None, said: str, tmp_path: Path) -> None:
+    """It is one problem that says what is wrong; the other sources load."""
+    write_files(tmp_path, {"own/s/SKILL.md": skill_md("s"), "bad/skills/t/SKILL.md": skill_md("t")})
+    if given is not None:
+        write_files(tmp_path, {"bad/plugin.json": given})
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/own", PluginSource("/bad")]))
+    talk.call(load("s"))
+    assert talk.loaded == ["s"]
+    (found,) = talk.state["skills_problems"]
+    assert (found["code"], found["path"], found["severity"]) == ("plugin-invalid", "/bad/plugin.json", "error")
+    assert said in found["message"]
+    assert len(found["message"]) < 1_500
+
+
+def test_a_plugin_without_skills_is_fine(tmp_path: Path) -> None:
+    """The format calls no part of a plugin necessary except its manifest."""
+    write_files(tmp_path, {"p/plugin.json": manifest()})
+    assert codes(tmp_path, PluginSource("/p")) == ([], [])
+
+
+def test_what_a_directory_is_called_may_not_do(tmp_path: Path) -> None:
+    """A directory's name stands in for a missing name only if it can be part of one."""
+    write_files(tmp_path, {"a b/plugin.json": "{}", "a b/skills/t/SKILL.md": skill_md("t")})
+    names, [(code, message)] = codes(tmp_path, PluginSource("/a b"))
+    assert (names, code) == ([], "plugin-invalid")
+    assert "`a b`" in message
