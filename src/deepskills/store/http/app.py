@@ -24,9 +24,11 @@ from starlette.types import Scope
 
 from deepskills.store import migrations
 from deepskills.store.db.engine import create_store_engine, unavailable
+from deepskills.store.http.discovery import ADDRESS, create_discovery_router
 from deepskills.store.http.requests import CurrentUser
 from deepskills.store.http.routes import create_skills_router
 from deepskills.store.http.settings import policy_options
+from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
@@ -39,6 +41,8 @@ USER_VARIABLE = "DEEPSKILLS_USER_HEADER"
 
 DEFAULT_DATABASE = "sqlite:///deepskills.db"
 """The database if none is given."""
+
+_OF_ROUTER = frozenset({"policy", "max_request_bytes", "security"})
 
 PREFIX = "/api/v1"
 """Where the routes are."""
@@ -83,6 +87,8 @@ def create_store_app(
     # FastAPI's own documentation loads scripts from elsewhere, and its redirects go where `Host` says.
     app = FastAPI(title="Skills", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(create_skills_router(sessions, user, **policy), prefix=PREFIX)
+    rules = Policy.of(policy.get("policy"), {name: policy[name] for name in policy if name not in _OF_ROUTER})
+    app.include_router(create_discovery_router(sessions, user, rules), prefix=ADDRESS)
     app.state.session_factory = sessions
     _add_status(app, sessions)
 

@@ -1,0 +1,172 @@
+"""What clients of other makers find below `/.well-known/agent-skills/`: an index of skills, and each as one file.
+
+It holds exactly what somebody who is not signed in may see, whoever asks, so that the answer is one for all. An
+application whose `current_user` refuses such people refuses them here as well.
+"""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
+
+from deepskills._errors import SkillNotFoundError
+from deepskills._io.cache import BoundedCache
+from deepskills._skillmd.names import stored_key
+from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
+from deepskills.store.db.engine import SessionFactory
+from deepskills.store.db.models import Skill, document_of
+from deepskills.store.errors import SkillBusyError
+from deepskills.store.http.answers import NOTHING_HERE, route_class
+from deepskills.store.http.requests import CurrentUser, Parts, Settings
+from deepskills.store.rules import Policy
+from deepskills.store.service import SkillService
+from deepskills.store.workers import Turns, in_flight, run_in_thread
+
+ADDRESS = "/.well-known/agent-skills"
+"""Where clients look."""
+
+SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
+"""The release of the format."""
+
+MAX_INDEXED = 500
+"""How many skills the index names."""
+
+MAX_INDEXED_BYTES = 200 * 1024 * 1024
+"""How many bytes they have together; an index without digests cannot be written, so each is read once."""
+
+MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
+"""Largest skill that is in the index; clients refuse larger ones."""
+
+_DIGEST_BYTES = 2_000_000
+_WAIT_SECONDS = 30.0
+_DATE = (1980, 1, 1, 0, 0, 0)
+_PLAIN_FILE = 0o100644 << 16
+
+_Kind = Literal["md", "zip"]
+_MEDIA_TYPES: dict[_Kind, str] = {"md": "text/markdown; charset=utf-8", "zip": "application/zip"}
+
+
+def create_discovery_router(session_factory: SessionFactory, current_user: CurrentUser, policy: Policy) -> APIRouter:
+    """Return the routes of the index and of what it names, to be included under `ADDRESS`."""
+    settings = Settings(session_factory, current_user, policy)
+    parts = Parts(settings)
+    router = APIRouter(route_class=route_class(settings.challenge), dependencies=[Depends(parts.user)])
+    service_type = Annotated[SkillService, Depends(parts.service)]
+    listing = _Index(session_factory, policy)
+
+    @router.api_route("/index.json", methods=["GET", "HEAD"], include_in_schema=False)
+    async def index(service: service_type) -> Response:
+        """List the skills that everybody may see, each with its digest."""
+        return JSONResponse({"$schema": SCHEMA, "skills": await listing.entries(service)})
+
+    @router.api_route("/{skill_id}/{revision}.{kind}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def artifact(skill_id: UUID, revision: int, kind: _Kind, service: service_type) -> Response:
+        """Return a skill as the index names it; a skill that has changed since has another address.
+
+        Raises:
+            SkillNotFoundError: If there is no such skill, or no longer this revision of it.
+        """
+        is_kind, content = await _artifact(service, skill_id, revision)
+        if is_kind != kind:
+            raise SkillNotFoundError(NOTHING_HERE)
+        return Response(content, media_type=_MEDIA_TYPES[kind])
+
+    return router
+
+
+class _Index:
+    """The index, whose digests are made once for each revision of a skill."""
+
+    def __init__(self, session_factory: SessionFactory, policy: Policy) -> None:
+        self._session_factory = session_factory
+        self._policy = policy
+        self._digests: BoundedCache[tuple[UUID, int], tuple[_Kind, str]] = BoundedCache(_DIGEST_BYTES)
+        self._turns = Turns()
+
+    async def entries(self, service: SkillService) -> list[dict[str, Any]]:
+        """Return an entry for each skill that everybody may see.
+
+        Raises:
+            SkillBusyError: If the index is being made for others for too long.
+        """
+        listed = _chosen(await service.list_skills(None, limit=MAX_INDEXED))
+        try:
+            # One at a time: whoever waits finds the digests made.
+            async with self._turns.turn(_WAIT_SECONDS):
+                found = [await self._entry(skill) for skill in listed]
+        except TimeoutError:
+            raise SkillBusyError("The index is being made. Try again in a moment.") from None
+        return [entry for entry in found if entry is not None]
+
+    async def _entry(self, listed: Skill) -> dict[str, Any] | None:
+        known = self._digests.get((listed.id, listed.revision))
+        if known is None:
+            # A session for each: none is held for the whole index.
+            async with self._session_factory() as session:
+                service = SkillService(session, policy=self._policy)
+                try:
+                    kind, content = await _artifact(service, listed.id, listed.revision)
+                except SkillNotFoundError:
+                    # Changed or withdrawn since it was listed.
+                    return None
+            known = kind, await run_in_thread(len(content), lambda: hashlib.sha256(content).hexdigest())
+            self._digests.put((listed.id, listed.revision), known)
+        kind, digest = known
+        return {
+            "name": listed.name,
+            "type": "skill-md" if kind == "md" else "archive",
+            "description": listed.description[:MAX_DESCRIPTION_LENGTH],
+            "url": f"{listed.id}/{listed.revision}.{kind}",
+            "digest": f"sha256:{digest}",
+        }
+
+
+def _chosen(skills: Iterable[Skill]) -> list[Skill]:
+    """Return the skills that the index has room for, one of each name."""
+    chosen: dict[str, Skill] = {}
+    size = 0
+    for skill in skills:
+        # Skills of one name follow each other, the one that counts first.
+        key = stored_key(skill.name)
+        if key in chosen or skill.size > MAX_ARTIFACT_BYTES:
+            continue
+        size += skill.size
+        if size > MAX_INDEXED_BYTES:
+            break
+        chosen[key] = skill
+    return list(chosen.values())
+
+
+async def _artifact(service: SkillService, skill_id: UUID, revision: int) -> tuple[_Kind, bytes]:
+    """Return a skill as one file, the same bytes each time: its `SKILL.md`, or an archive if it has other files."""
+    light = await service.get_skill(skill_id, None, contents=False)
+    if light.size > MAX_ARTIFACT_BYTES:
+        raise SkillNotFoundError(NOTHING_HERE)
+    with in_flight.hold(2 * light.size):
+        skill = await service.get_skill(skill_id, None)
+        if skill.revision != revision:
+            raise SkillNotFoundError(NOTHING_HERE)
+        text = document_of(skill).render()
+        if not skill.files:
+            return "md", text
+        contents = {
+            SKILL_FILE: text,
+            **{file.path: file.data for file in sorted(skill.files, key=lambda file: file.path)},
+        }
+        return "zip", await run_in_thread(light.size, lambda: _zipped(contents))
+
+
+def _zipped(contents: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    # Not compressed: releases of zlib differ, and the digest has to be the same in every process.
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for path, content in contents.items():
+            entry = zipfile.ZipInfo(path, _DATE)
+            entry.external_attr = _PLAIN_FILE
+            archive.writestr(entry, content)
+    return packed.getvalue()
