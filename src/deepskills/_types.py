@@ -32,6 +32,9 @@ MAX_SKILL_FILE_SIZE = MAX_SKILL_FILE_BYTES
 SKILL_FILE = "SKILL.md"
 """The file that makes a directory a skill."""
 
+PLUGIN_MANIFESTS = ("plugin.json", ".claude-plugin/plugin.json")
+"""The files that make a directory a plugin; the first that there is counts."""
+
 MAX_DIRECTORIES = 20_000
 """How many directories of one source are searched."""
 

@@ -425,3 +425,30 @@ def test_required_skills_are_added_along(tmp_path: Path) -> None:
     assert [(found["code"], "`gone`" in found["message"], "PDF" in found["message"]) for found in row["problems"]] == [
         ("requires-missing", True, False)
     ]
+
+
+@pytest.mark.parametrize("manifest", ["plugin.json", ".claude-plugin/plugin.json"])
+def test_a_plugin_gives_the_skills_of_its_format(manifest: str, tmp_path: Path) -> None:
+    """Those directly below `skills/` that follow the specification are added; the others are named with the reason."""
+    plugin = {
+        manifest: '{"name": "tools"}',
+        "skills/pdf/SKILL.md": skill_md("pdf"),
+        "skills/wrong/SKILL.md": skill_md("other"),
+        "skills/group/deep/SKILL.md": skill_md("deep"),
+        "examples/demo/SKILL.md": skill_md("demo"),
+    }
+    write_files(tmp_path / "plugin", plugin)
+    result = invoke("add", str(tmp_path / "plugin"), "--yes", "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert sorted(lock_rows()) == ["pdf"]
+    [refused] = told["refused"]
+    assert (refused["path"], "must follow the specification" in refused["message"]) == ("skills/wrong", True)
+    succeed("verify")
+
+
+def test_what_calls_itself_a_plugin_and_has_no_skills_directory(tmp_path: Path) -> None:
+    """It is read like any other source."""
+    write_files(tmp_path / "source", {"plugin.json": "{}", "examples/demo/SKILL.md": skill_md("demo")})
+    succeed("add", str(tmp_path / "source"), "--yes")
+    assert sorted(lock_rows()) == ["demo"]

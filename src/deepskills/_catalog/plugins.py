@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from deepskills._catalog.sources import NAMESPACE
 from deepskills._io.plan import File
 from deepskills._skillmd.problems import problem, quoted
-from deepskills._types import MAX_NAME_LENGTH, SkillProblem
+from deepskills._types import MAX_NAME_LENGTH, PLUGIN_MANIFESTS, SkillProblem
 
 MAX_MANIFEST_BYTES = 256 * 1024
 """Largest manifest that is read."""
@@ -21,7 +21,6 @@ MAX_MANIFEST_BYTES = 256 * 1024
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 """The release of the format that is understood; the address is compared, never fetched."""
 
-_OWN, _CLAUDES = "plugin.json", ".claude-plugin/plugin.json"
 _NAME = re.compile(rf"[a-z0-9](?:[a-z0-9.-]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?")
 _TEXTS = ("$schema", "version", "description", "homepage", "repository", "license")
 _AUTHOR = frozenset({"name", "email", "url"})
@@ -45,7 +44,7 @@ class _Unfit(Exception):  # noqa: N818 - a turn in the flow, never seen outside
 
 def manifests_of(root: str) -> list[str]:
     """Return where the manifest of a plugin may lie; the first that there is counts."""
-    return [f"{root.rstrip('/')}/{name}" for name in (_OWN, _CLAUDES)]
+    return [f"{root.rstrip('/')}/{name}" for name in PLUGIN_MANIFESTS]
 
 
 def read_plugin(root: str, files: Mapping[str, File]) -> Plugin:
@@ -61,7 +60,7 @@ def read_plugin(root: str, files: Mapping[str, File]) -> Plugin:
 
 def _read(file: File | None, root: str, *, is_own: bool) -> Plugin:
     if file is None:
-        raise _Unfit(f"there is no {quoted(_OWN)}")
+        raise _Unfit(f"there is no {quoted(PLUGIN_MANIFESTS[0])}")
     if file.unfit is not None:
         limit = f"it has over {MAX_MANIFEST_BYTES} bytes"
         raise _Unfit(limit if file.unfit == "too-large" else "it is not a regular file")

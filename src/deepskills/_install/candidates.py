@@ -28,8 +28,8 @@ from deepskills._install.paths import (
 from deepskills._install.trees import Node, Tree
 from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import listed, problem
-from deepskills._skillmd.read import decode_skill, read_skill
-from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+from deepskills._skillmd.read import decode_skill, read_skill, validate_skill
+from deepskills._types import MAX_SKILL_FILE_BYTES, PLUGIN_MANIFESTS, SKILL_FILE, SkillProblem
 
 ROOT = "."
 """The path of a skill that is the source itself."""
@@ -88,10 +88,17 @@ def is_script(path: str, *, executable: bool) -> bool:
 def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     """Return the skills of a source by path, at any depth, without their files: see `collect_files`.
 
+    Of a plugin they are those directly below `skills/`, and one that the strict reading refuses cannot be placed.
+
     Raises:
         SourceError: If there are none, or too many.
     """
     directories = sorted(path.rpartition("/")[0] for path in tree.nodes if path.rpartition("/")[2] == SKILL_FILE)
+    below_skills = [path for path in directories if path.startswith("skills/") and path.count("/") == 1]
+    # A repository may call itself a plugin and keep its skills elsewhere; then it is read like any other.
+    is_plugin = bool(below_skills) and any(name in tree.nodes for name in PLUGIN_MANIFESTS)
+    if is_plugin:
+        directories = below_skills
     if not directories:
         raise SourceError(f"There is no {SKILL_FILE} in {label}. A skill is a directory with a file of that name.")
     if len(directories) > MAX_SKILLS:
@@ -118,8 +125,16 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
         )
     # One at a time: none is kept.
     for path, content in tree.contents(readable):
-        found[readable[path]] = _candidate(readable[path], content)
+        candidate = _candidate(readable[path], content)
+        found[readable[path]] = _held_to_the_format(candidate, path, content) if is_plugin else candidate
     return [found[directory] for directory in directories]
+
+
+def _held_to_the_format(candidate: Candidate, path: str, content: bytes) -> Candidate:
+    """Return a plugin's skill, with a refusal if it does not follow the specification to the letter."""
+    why = " ".join(fault["message"] for fault in validate_skill(content, path=path)).rstrip(".")
+    refusal = f"a plugin's skill must follow the specification: {why}" if why else None
+    return replace(candidate, refusal=candidate.refusal or refusal)
 
 
 def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[Candidate]:
