@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deepagents.backends import FilesystemBackend
+from deepagents.backends.protocol import FileDownloadResponse
 
 from deepskills import NamespacedSource, PluginSource, SkillsManager, SkillsMiddleware
 from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
@@ -126,3 +128,26 @@ def test_what_a_directory_is_called_may_not_do(tmp_path: Path) -> None:
     names, [(code, message)] = codes(tmp_path, PluginSource("/a b"))
     assert (names, code) == ([], "plugin-invalid")
     assert "`a b`" in message
+
+
+@both_modes
+def test_a_manifest_that_cannot_be_read_now_unloads_nothing(mode: Mode, tmp_path: Path) -> None:
+    """An outage is none of the plugin's faults: what the thread knows stays, and the problem is the source's."""
+    write_files(tmp_path, {"p/plugin.json": manifest(), "p/skills/t/SKILL.md": skill_md("t")})
+
+    class Flaky(FilesystemBackend):
+        is_down = False
+
+        def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+            if self.is_down and any(path.endswith("plugin.json") for path in paths):
+                raise ConnectionError("the network is down")
+            return super().download_files(paths)
+
+    backend = Flaky(root_dir=tmp_path, virtual_mode=True)
+    talk = Conversation(mode, SkillsMiddleware(backend=backend, sources=[PluginSource("/p")], refresh="run"))
+    talk.call(load("pdf-tools:t"))
+    backend.is_down = True
+    talk.say("done")
+    assert talk.loaded == ["pdf-tools:t"]
+    assert [skill["name"] for skill in talk.state["skills_metadata"]] == ["pdf-tools:t"]
+    assert [found["code"] for found in talk.state["skills_problems"]] == ["source-failed"]
