@@ -151,3 +151,13 @@ def test_a_manifest_that_cannot_be_read_now_unloads_nothing(mode: Mode, tmp_path
     assert talk.loaded == ["pdf-tools:t"]
     assert [skill["name"] for skill in talk.state["skills_metadata"]] == ["pdf-tools:t"]
     assert [found["code"] for found in talk.state["skills_problems"]] == ["source-failed"]
+
+
+def test_a_link_out_of_the_plugin_is_no_skill(tmp_path: Path) -> None:
+    """Where the backend says that a listing leads elsewhere, what lies outside the plugin is an error."""
+    write_files(tmp_path, {"p/plugin.json": manifest(), "p/skills/t/SKILL.md": skill_md("t")})
+    write_files(tmp_path, {"out/x/SKILL.md": skill_md("x"), "p/shared/in/SKILL.md": skill_md("in")})
+    for name, target in (("x", "out/x"), ("in", "p/shared/in")):
+        (tmp_path / "p/skills" / name).symlink_to(tmp_path / target)
+    names, [(code, _)] = codes(tmp_path, PluginSource("/p"))
+    assert (sorted(names), code) == (["pdf-tools:in", "pdf-tools:t"], "plugin-leads-out")
