@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from deepskills import SkillsError
 from deepskills._cli.app import app
+from deepskills.fixtures import skills_gate as skills_gate  # noqa: PLC0414 - a fixture is known by its import
 from deepskills.testing import gate_findings
 from support import skill_md, write_files
 
@@ -174,3 +175,8 @@ def test_a_gate_in_a_test_that_checks_nothing_fails(library: Path) -> None:
         with pytest.raises(SkillsError):
             gate_findings(library / source, base=base)
     assert [problem["code"] for problem in gate_findings(library / "docs")] == ["source-empty"]
+
+
+def test_the_gate_is_a_fixture(library: Path, skills_gate: Any) -> None:
+    """A user's test asks it for what the command would find."""
+    assert skills_gate(library / "skills") == []

@@ -30,6 +30,7 @@ ORDER = (
     "_diagnosis",
     "_cli",
     "testing",
+    "fixtures",
     "__init__",
     "__main__",
 )
