@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 AGENT = """
 import importlib.metadata, pathlib
+import deepskills
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from deepskills import SkillsMiddleware, generate_skill_md
@@ -32,7 +33,7 @@ model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "min
 create_deep_agent(model, backend=backend, middleware=[skills]).invoke({"messages": [("user", "Minutes, please.")]})
 assert "Be brief." in model.requests[1].text
 said = importlib.metadata.metadata("deepskills")
-assert {line.partition(",")[0] for line in said.get_all("Project-URL")} >= {"Repository", "Documentation", "Changelog"}
+assert said["Version"] == deepskills.__version__
 assert "deepskills" in said.get_payload()
 for extra, module in (("store", "deepskills.store"), ("mcp", "deepskills.mcp")):
     try:
