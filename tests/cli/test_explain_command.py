@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from deepagents.backends import FilesystemBackend
+from langchain.agents import create_agent
 
+from deepskills import SkillsMiddleware
 from deepskills._cli.app import app
 from deepskills._cli.commands.explain import AGENT_TOOLS, OTHER_NAMES
-from deepskills.extensions import DEFAULT_ALIASES, JsonLinesRecorder, UsageEvent
+from deepskills.extensions import DEFAULT_ALIASES, JsonLinesRecorder, SkillSuggestions, SkillUsage, UsageEvent
+from deepskills.testing import ScriptedChatModel, call_tools
 from support import skill_md, write_files
 
 TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.")
@@ -153,3 +157,27 @@ def test_wrong_usage() -> None:
     assert invoke("--events", "x", "--request", "y").exit_code == 2
     missing = invoke("--events", "none.jsonl")
     assert (missing.exit_code, "none.jsonl" in missing.stderr) == (1, True)
+
+
+def test_a_shadow_gives_recall_on_ones_own_requests(tmp_path: Path) -> None:
+    """What suggestions would have shown is counted against what the model loaded, by real runs in shadow mode."""
+    write_files(tmp_path, FILES)
+    log = tmp_path / "events.jsonl"
+    usage = SkillUsage(JsonLinesRecorder(log))
+    model = ScriptedChatModel(replies=[call_tools(("load_skill", {"skill_name": "tea"})), "Done.", "No skill needed."])
+    middleware: SkillsMiddleware[Any, Any] = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir=tmp_path, virtual_mode=True),
+        sources=["/skills"],
+        extensions=[SkillSuggestions(shadow=True), usage],
+    )
+    agent: Any = create_agent(model, middleware=[middleware])
+    for request in ("Make me a cup of green tea.", "Make me a cup of coffee from beans."):
+        agent.invoke({"messages": [("user", request)]})
+    assert usage.flush(60)
+    shadows = {
+        row["skill"]: row["shadow"] for row in json.loads(invoke("--events", str(log), "--json").stdout)["skills"]
+    }
+    assert shadows["tea"]["loaded"] == shadows["tea"]["shown"] == 1
+    assert shadows["coffee"]["loaded"] == 0
+    assert shadows["coffee"]["idle"] >= 1
+    assert "A note would show it for 1 of 1 load" in invoke("--events", str(log), "tea").stdout

@@ -311,6 +311,10 @@ class EventsRow(TypedDict):
     open_checks: list[str]
     """Checks that are open in a thread, as far as the log goes."""
 
+    shadow: dict[str, int]
+    """With `SkillSuggestions(shadow=True)`: how often the model `loaded` it, in how many of these runs a note would
+    have `shown` it, and how often one would have shown it for nothing (`idle`)."""
+
 
 class EventsReport(TypedDict):
     """The JSON of `explain --events`."""
@@ -326,6 +330,7 @@ class EventsReport(TypedDict):
 class _Tally:
     counts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    shadow: Counter[str] = field(default_factory=Counter)
     open: dict[tuple[str, str], None] = field(default_factory=dict)
     """Open checks, each with its thread."""
 
@@ -363,6 +368,11 @@ def _count(tally: _Tally, event: Mapping[str, Any]) -> None:
     kind, thread = event["type"], str(event.get("thread_id"))
     if kind in COUNTED:
         tally.counts[COUNTED[kind]] += 1
+    elif kind == "skill.shadow":
+        is_shown, is_loaded = isinstance(event.get("rank"), int), event.get("loaded") is True
+        tally.shadow["loaded"] += is_loaded
+        tally.shadow["shown"] += is_loaded and is_shown
+        tally.shadow["idle"] += is_shown and not is_loaded
     elif kind == "skill.refused":
         tally.refused[str(event.get("reason") or "refused")] += 1
     elif kind == "skill.checked":
@@ -391,6 +401,7 @@ def _row(skill: str, tally: _Tally) -> EventsRow:
         put_backs=counts["put_backs"],
         refused=dict(sorted(tally.refused.items())),
         open_checks=sorted({check for _thread, check in tally.open}),
+        shadow={key: tally.shadow[key] for key in ("loaded", "shown", "idle")} if tally.shadow else {},
     )
 
 
@@ -400,6 +411,11 @@ def show_events(output: Output, report: EventsReport) -> None:
         numbers = [counted(row["loads"], "load"), f"{row['missed']:,} missed", f"{row['left_out']:,} left out"]
         numbers += [f"{counted(number, 'refusal')} ({reason})" for reason, number in row["refused"].items()]
         _write(output, f"{row['skill']}: {', '.join(numbers)}")
+        if row["shadow"]:
+            shown, loaded, idle = (row["shadow"][key] for key in ("shown", "loaded", "idle"))
+            _write(
+                output, f"A note would show it for {shown:,} of {counted(loaded, 'load')}, and {idle:,} times idly", 2
+            )
         if row["open_checks"]:
             _write(output, f"Open checks: {', '.join(row['open_checks'])}", 2)
     skipped = f", {counted(report['skipped'], 'line')} skipped that are no events" if report["skipped"] else ""
