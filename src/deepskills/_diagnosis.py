@@ -117,7 +117,7 @@ def _look_at(middleware: SkillsMiddleware[Any, Any], parts: AgentParts, found: A
     settings = middleware._settings  # noqa: SLF001 - of this package
     conflict = middleware._conflict  # noqa: SLF001 - of this package
     if conflict:
-        found.problems.append(problem("middleware", "agent-conflict", reason=conflict))
+        found.problems.append(problem("middleware", "agent-conflict", reason=conflict.rstrip(".")))
     runtime: Any = Runtime()
     run = Run(settings, {}, runtime)
     facts = facts_of(parts.model, run.thread)

@@ -190,7 +190,9 @@ def test_two_middlewares_of_a_deep_agent(library: Path) -> None:
     made = module(library, "agent = create_deep_agent(model, middleware=[skills(), skills()])")
     done = invoke("--agent", f"{made}:agent")
     assert done.exit_code == 1
-    assert "agent-conflict: create_deep_agent was given 2 SkillsMiddleware" in " ".join(done.stdout.split())
+    assert "agent-conflict: Skills would vanish: create_deep_agent was given 2 SkillsMiddleware" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_an_agent_without_skills(library: Path) -> None:

@@ -18,7 +18,7 @@ LAYERS = [
     "db.listings", "db.repositories", "schemas", "formatter", "changes", "service.base",
     "service.reading", "service.writing", "service.history", "service.usage", "service.governance", "service",
     "directories", "sandbox", "agent.reader", "agent.provider", "agent.mount", "agent.usage", "agent.adapter",
-    "http.answers", "http.requests", "http.routes",
+    "http.answers", "http.requests", "http.routes", "http.discovery",
     "page.markdown", "page.shown", "page.site", "page.reading", "page.writing", "page.app", "http.settings",
     "http.app", "api",
 ]  # fmt: skip

@@ -165,12 +165,12 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         f"Only the first {MAX_DIRECTORIES} directories were searched. Name a directory nearer to the skills.",
     ),
     # An agent that `deepskills doctor --agent` looks at.
-    "agent-unusable": ("error", "{reason}"),
+    "agent-unusable": ("error", "The agent could not be looked at: {reason}. Correct that, and try again."),
     "agent-without-skills": (
         "error",
         "No SkillsMiddleware was found in it. Pass one in its `middleware`, or name the middleware itself.",
     ),
-    "agent-conflict": ("error", "{reason}"),
+    "agent-conflict": ("error", "Skills would vanish: {reason}. Change the call as it says."),
     "agent-lacks-tools": (
         "warning",
         "The skill names tools that the agent does not have: {names}. Give them to the agent, or correct `{key}`.",

@@ -103,7 +103,7 @@ def failed_report(given: str, reason: str) -> AgentReport:
         sources=[],
         skills=[],
         user_only=[],
-        problems=[problem(given, "agent-unusable", reason=reason)],
+        problems=[problem(given, "agent-unusable", reason=reason.rstrip("."))],
         unseen=[],
     )
 
