@@ -418,6 +418,7 @@ def test_a_listing_is_bounded() -> None:
     agent = agent_of(Endless())
     run("sync", agent, config=CONFIG)
     assert len(metadata(agent)) == 20_000
+    assert "source-cut" in {found["code"] for found in agent.get_state(CONFIG).values["skills_problems"]}
 
 
 @pytest.mark.parametrize("label", ["", "a/b", "a:b", "..", "a\nb", " a", 5])
