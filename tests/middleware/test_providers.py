@@ -295,7 +295,9 @@ def test_a_hostile_provider_costs_its_own_skills(mode: Mode, method: str, how: s
     good = DictProvider({"coffee": SKILLS["coffee"]})
     asset = ("load_skill_asset", {"skill_name": "tea", "relative_path": "notes.txt"})
     replies = [call_tools(load("coffee"), load("tea")), call_tools(asset), "Done."]
-    agent = agent_of(broken, good, tools=("load_skill_asset",), replies=replies, backend_timeout=0.3)
+    agent = agent_of(
+        broken, good, tools=("load_skill_asset",), replies=replies, backend_timeout=2.0 if "hangs" in how else 60.0
+    )
     try:
         result = run(mode, agent, config=CONFIG)
     finally:
