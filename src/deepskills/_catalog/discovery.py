@@ -710,7 +710,8 @@ class SourceScan:
             return True
         sources, _ = await self.sources()
         provider = await provider_of(sources, entry)
-        return provider is None or provider.compares_itself or says_the_same(skill, content, entry.path)
+        # Nobody to compare with is no agreement.
+        return provider is not None and (provider.compares_itself or says_the_same(skill, content, entry.path))
 
     async def files(self, entry: SkillEntry) -> ProvidedFiles | None:
         """Return the files of a skill as its provider gives them; `None` if they lie in a directory."""
