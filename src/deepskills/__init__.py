@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deepskills._catalog.catalog import SkillEntry, Visibility
-    from deepskills._catalog.sources import SkillSource
     from deepskills._errors import (
         SkillFileNotFoundError,
         SkillFormatError,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from deepskills._middleware.state import SkillsState, SkillsStateUpdate
     from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT
     from deepskills._providers.base import ProvidedFile, ProvidedSkill, SkillProvider
+    from deepskills._providers.sources import SkillSource
     from deepskills._skillmd.read import SkillReading, parse_skill_md, read_skill, validate_skill
     from deepskills._skillmd.write import generate_skill_md
     from deepskills._types import (
@@ -181,7 +181,7 @@ _MODULES = {
     "SkillScriptRun": "deepskills._middleware.events",
     "SkillSentBack": "deepskills._middleware.events",
     "SkillShadow": "deepskills._middleware.events",
-    "SkillSource": "deepskills._catalog.sources",
+    "SkillSource": "deepskills._providers.sources",
     "SkillStage": "deepskills._middleware.explain",
     "SkillUnchecked": "deepskills._middleware.events",
     "SkillUnloaded": "deepskills._middleware.events",

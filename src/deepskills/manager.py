@@ -20,7 +20,6 @@ from deepskills._catalog.discovery import discover, read_from
 from deepskills._catalog.lookup import check_known, document_of, find_or_raise
 from deepskills._catalog.ranking import Ranker, Ranking
 from deepskills._catalog.search import MAX_LIBRARY_BYTES, Library
-from deepskills._catalog.sources import SkillSource, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
@@ -34,6 +33,7 @@ from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import tool_runtime
 from deepskills._providers.ask import Caller
 from deepskills._providers.base import SCHEME
+from deepskills._providers.sources import SkillSource, parse_sources
 from deepskills._skillmd.read import decode_skill
 from deepskills._skillmd.text import clean_name
 from deepskills._types import SkillMetadata, SkillProblem
@@ -229,12 +229,12 @@ class SkillsManager:
 
     async def _look(self) -> Remembered:
         """Look at all sources."""
-        memory, depth = self._settings.memory, self._settings.max_depth
+        library = self._settings.library
         found = await discover(
             self._sources,
-            max_depth=depth,
-            readings=memory.readings,
-            catalogs=memory.catalogs,
+            directories=library.directories(),
+            readings=library.readings,
+            catalogs=library.catalogs,
             caller=self._caller,
         )
         backend = self._settings.backend

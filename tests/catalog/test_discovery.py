@@ -17,9 +17,7 @@ from deepskills._catalog.discovery import (
     SourceScan,
     discover,
     format_source_errors,
-    make_file_memory,
 )
-from deepskills._catalog.sources import Source, parse_sources
 from deepskills._io.plan import (
     Call,
     Entry,
@@ -36,6 +34,8 @@ from deepskills._io.plan import (
     ReadFiles,
     Work,
 )
+from deepskills._providers.directory import DirectoryProvider
+from deepskills._providers.sources import Source, parse_sources
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES
 from support import by_hand, skill_md
 
@@ -99,7 +99,11 @@ class Tree:
         memory = readings or Readings()
         return self.drive(
             discover(
-                parse_sources(sources), max_depth=max_depth, readings=memory, catalogs=Catalogs(memory), known=known
+                parse_sources(sources),
+                directories=DirectoryProvider(max_depth),
+                readings=memory,
+                catalogs=Catalogs(memory),
+                known=known,
             )
         )
 
@@ -484,8 +488,8 @@ def look(*sources: SkillSource, readings: Readings | None = None) -> SourceScan:
     async def of_run() -> Any:
         return parse_sources(sources), None
 
-    memory = readings or Readings()
-    return SourceScan(ScanSettings(1, memory, Catalogs(memory), make_file_memory()), of_run)
+    memory, directories = readings or Readings(), DirectoryProvider(1)
+    return SourceScan(ScanSettings(lambda: directories, memory, Catalogs(memory)), of_run)
 
 
 def test_only_skill_files_of_the_sources_may_be_read() -> None:
@@ -554,8 +558,8 @@ def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
     async def failing() -> Any:
         return [], "directory service is away"
 
-    memory = Readings()
-    seen = SourceScan(ScanSettings(1, memory, Catalogs(memory), make_file_memory()), failing)
+    memory, directories = Readings(), DirectoryProvider(1)
+    seen = SourceScan(ScanSettings(lambda: directories, memory, Catalogs(memory)), failing)
     refusals = Tree({}).drive(seen.refusals([entry_at("/s/a/SKILL.md")]))
     assert "directory service is away" in refusals["evil"]
 

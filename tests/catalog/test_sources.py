@@ -10,8 +10,8 @@ from deepagents.backends import StateBackend
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 
 from deepskills import SkillsMiddleware, SkillSource
-from deepskills._catalog.sources import Source, distinct, parse_sources
 from deepskills._io.plan import lies_under, parent, tidy
+from deepskills._providers.sources import Source, distinct, parse_sources
 from support import Conversation, Mode, both_modes, disk, load, skill_md, write_files
 
 LABELLED: list[SkillSource] = [

@@ -22,7 +22,7 @@ from langgraph.store.sqlite.aio import AsyncSqliteStore
 from deepskills import SkillsMiddleware
 from deepskills._catalog import catalog as readings
 from deepskills._catalog.catalog import Catalog, Catalogs
-from deepskills._catalog.sources import Source
+from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import FakeBackend, disk, load, loaded_in, scaled, skill_md, tool_messages, unload, write_files
 

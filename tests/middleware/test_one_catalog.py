@@ -21,7 +21,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillExtension, SkillsMiddleware, SkillsState
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.sources import Source
+from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, share_of, skill_md, tool_messages, write_files
 

@@ -18,7 +18,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillMetadata, SkillsMiddleware
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.sources import Source
+from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import (
     Conversation,

@@ -14,8 +14,8 @@ from langgraph.runtime import Runtime
 
 from deepskills import SKILLS_SYSTEM_PROMPT, ResourceMetadata, SkillMetadata, SkillsMiddleware
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.sources import parse_sources
 from deepskills._prompt.section import Section, SectionInput
+from deepskills._providers.sources import parse_sources
 from deepskills._types import LoadRecord
 from support import disk, loaded_in, skill_md, write_files
 

@@ -13,16 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from deepskills._catalog.search import beginning_of
-from deepskills._catalog.sources import Source
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import lies_under, parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
+from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import shorten_checks
 from deepskills._skillmd.globs import patterns_of
 from deepskills._skillmd.keys import (
@@ -179,14 +179,22 @@ class Readings:
         """Entries of skills in use in sub-agents, which may have been read by another middleware."""
         self._remembered: BoundedCache[tuple[str, str], Reading] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh)
 
-    def read(self, path: str, content: bytes) -> Reading:
-        """Return what a file says."""
+    def read(self, path: str, content: bytes, beside: bytes | None = None) -> Reading:
+        """Return what a file says, together with the one beside it in which Codex keeps who may start the skill."""
         digest = digest_of(content)
-        return self._remembered.get_or_make((path, digest), lambda: self._made(path, content, digest, is_whole=True))
+        reading = self._remembered.get((path, digest))
+        if reading is None:
+            make = partial(self._made, path, content, digest, is_whole=True)
+            reading = self._remembered.get_or_make((path, digest), make)
+        if beside is None:
+            return reading
+        key = (path, f"{digest}:{digest_of(beside)}")
+        return self._remembered.get_or_make(key, partial(_read_beside, reading, path, beside))
 
-    def read_once(self, path: str, content: bytes) -> Reading:
-        """Return what a file says, and remember nothing: nobody finds it again by a digest that state claims."""
-        return self._made(path, content, digest_of(content))
+    def read_once(self, path: str, content: bytes, beside: bytes | None = None) -> Reading:
+        """Return what the files say, and remember nothing: no claim in state leads to it by a digest."""
+        reading = self._made(path, content, digest_of(content))
+        return reading if beside is None else _read_beside(reading, path, beside)
 
     def read_listed(self, skill: ProvidedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
         """Return what a provider says of a skill; `content` is its file, where it was read at once."""
@@ -218,11 +226,6 @@ class Readings:
             reason = f"its frontmatter cannot be read: {type(error).__name__}"
             return Reading(None, (problem(path, "provided-invalid", reason=reason),), version, {})
         return self._kept(reading, path, version, b"", "")
-
-    def read_beside(self, reading: Reading, path: str, content: bytes) -> Reading:
-        """Return what a file says together with the one beside it in which Codex keeps who may start the skill."""
-        key = (path, f"{reading.digest}:{digest_of(content)}")
-        return self._remembered.get_or_make(key, lambda: _read_beside(reading, path, content))
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""

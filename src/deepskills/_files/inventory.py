@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._catalog.discovery import has_invocation_directory, invocation_file
 from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     PASSED_OVER,
@@ -30,6 +29,7 @@ from deepskills._io.plan import (
     together,
     walk,
 )
+from deepskills._providers.directory import has_invocation_directory, invocation_file
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import decode_skill
 from deepskills._types import MAX_RESOURCES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceMetadata, ResourceType

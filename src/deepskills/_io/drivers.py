@@ -88,6 +88,7 @@ from deepskills._io.plan import (
     WaitFor,
     Work,
     WriteFiles,
+    together,
 )
 
 logger = logging.getLogger("deepskills")
@@ -240,6 +241,24 @@ class Steps(Generic[ResultT]):
 
 def _needs_backend(call: AnyCall) -> bool:
     return not isinstance(call, CallFunction | Work | Ask | WaitFor | Pause)
+
+
+async def side_by_side(*plans: Plan[ResultT]) -> list[ResultT]:
+    """Perform several plans at the same time: their rounds are joined, so none waits for another's calls."""
+    steps = [Steps(plan) for plan in plans]
+    try:
+        pending = [each.start() for each in steps]
+        # A plan may ask for nothing, and goes on; one that is over has no calls at all.
+        while any(calls is not None for calls in pending):
+            replies = iter(await together(*(Attempt(call) for calls in pending for call in calls or ())))
+            pending = [
+                None if calls is None else each.answer([next(replies) for _ in calls])
+                for each, calls in zip(steps, pending, strict=True)
+            ]
+    finally:
+        for plan in plans:
+            plan.close()
+    return [each.result for each in steps]
 
 
 # How the calls of a round are made.

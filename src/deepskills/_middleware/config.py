@@ -28,9 +28,8 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
-from deepskills._catalog.discovery import ScanMemory, ScanSettings, make_file_memory
+from deepskills._catalog.discovery import ScanMemory, ScanSettings
 from deepskills._catalog.lookup import SearchCache
-from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class, serves_skills
@@ -42,6 +41,8 @@ from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
+from deepskills._providers.directory import DirectoryProvider
+from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._types import DEFAULT_LOADED_TOKENS, SkillMetadata
 
 OptionsT = ParamSpec("OptionsT")
@@ -163,7 +164,6 @@ class Memory:
         self._for_search = for_search
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
-        self.led = make_file_memory()
         self.search = SearchCache()
         self.turn_readings = TurnReadings()
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
@@ -344,15 +344,17 @@ class Settings:
     def library(self) -> ScanSettings:
         """How this middleware looks at sources."""
         memory = self.memory
-        # A function may give each user another backend, so what one run learned of paths says nothing to the next.
-        led = memory.led if self.fixed_backend is not None else None
-        is_shared = not self.varies_by_user
+        directories = DirectoryProvider(self.max_depth)
+
+        def give() -> DirectoryProvider:
+            # A function may give each user another backend: what one run learned of paths says nothing to the next.
+            return directories if self.fixed_backend is not None else DirectoryProvider(self.max_depth)
+
         return ScanSettings(
-            self.max_depth,
+            give,
             memory.readings,
             memory.catalogs,
-            led,
-            is_shared=is_shared,
+            is_shared=not self.varies_by_user,
             seconds=self.provider_seconds,
         )
 

@@ -39,6 +39,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_BROUGHT, plan, required_by
 from deepskills._files.inventory import Contents, read_contents, without_closed
+from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import (
     Attempt,
     CallFunction,
@@ -465,11 +466,10 @@ async def prepare(wishes: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared
     if not allowed:
         return result
     depth = run.settings.resource_depth
-    # Directories in the same rounds; a provider is asked for each skill of its own.
-    read = await read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
-    for entry in allowed.values():
-        if entry.provided is not None:
-            read |= await run.scan.read(entry, read_contents([entry], depth))
+    # Directories in the same rounds; a provider is asked for each skill of its own, and all of them at the same time.
+    plans = [run.scan.read(entry, read_contents([entry], depth)) for entry in allowed.values() if entry.provided]
+    in_directories = read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
+    read = {name: contents for found in await side_by_side(in_directories, *plans) for name, contents in found.items()}
     for key, wish in distinct.items():
         if key not in result:
             result[key] = await _prepare_one(wish, read[wish.entry.name], run)
@@ -538,9 +538,8 @@ async def _prepare_one(wish: LoadRequest, contents: Contents, run: Run) -> Prepa
     is_served = entry.origin is not None
     if is_served and not await run.scan.is_as_listed(entry, content):
         return Prepared(entry, arguments, failure=CHANGED_SINCE_LISTED)
-    reading = readings.read_once(entry.path, content) if is_served else readings.read(entry.path, content)
-    if contents.invocation is not None:
-        reading = readings.read_beside(reading, entry.path, contents.invocation)
+    read = readings.read_once if is_served else readings.read
+    reading = read(entry.path, content, contents.invocation)
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
         shell or (parent(entry.path) if entry.has_directory else "."),

@@ -30,7 +30,6 @@ from langgraph.types import Command
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.discovery import Discovery
-from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories
 from deepskills._io.bridge import bridge, is_bridged
@@ -87,6 +86,7 @@ from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import conflict_in_deep_agent
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
 from deepskills._providers.base import SkillProvider
+from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.repair import as_text
 from deepskills._types import (

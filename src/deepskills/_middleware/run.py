@@ -38,7 +38,6 @@ from langgraph.prebuilt import ToolRuntime
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, SourceScan
 from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
-from deepskills._catalog.sources import Source
 from deepskills._io.bridge import awaited
 from deepskills._io.drivers import adrive, await_if_needed, drive, in_thread
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
@@ -47,6 +46,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension
 from deepskills._middleware.state import LINGERING, Thread, merged
 from deepskills._prompt.section import visible
+from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem
 from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
 

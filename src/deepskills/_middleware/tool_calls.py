@@ -23,7 +23,6 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command, interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
-from deepskills._catalog.sources import Source
 from deepskills._files.paths import path_of_call
 from deepskills._io.backends import is_backend, serves_skills
 from deepskills._io.plan import Ask, CallFailed
@@ -58,6 +57,7 @@ from deepskills._prompt.messages import (
     call_refused,
     skill_tool_failed,
 )
+from deepskills._providers.sources import Source
 from deepskills._types import SkillMetadata
 
 logger = logging.getLogger("deepskills")

@@ -17,10 +17,10 @@ from string import Formatter
 
 from deepskills._catalog.catalog import Catalog, SkillEntry, Visibility
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
-from deepskills._catalog.sources import Source, has_derived_label, is_nameless
 from deepskills._files.inventory import summarize
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._providers.base import SCHEME
+from deepskills._providers.sources import Source, has_derived_label, is_nameless
 from deepskills._skillmd.repair import as_text
 from deepskills._skillmd.text import clean_name, counted, field_text, origin_text, shown_path
 from deepskills._types import ResourceMetadata

@@ -7,7 +7,7 @@ each value is looked at before anybody uses it. What is wrong becomes a problem 
 import inspect
 import re
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 from deepskills._io.plan import Attempt, CallFunction, Failed, File, together
 from deepskills._providers.base import SCHEME, ListingProblems, ProvidedFile, ProvidedSkill, SkillProvider
+from deepskills._providers.sources import MAX_NAMED, Listed, Source
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import is_text
-from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem
+from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE
 
 USUAL_SECONDS = 30.0
 """How long a call of a provider may take where the middleware has no `backend_timeout`."""
@@ -27,9 +28,6 @@ MAX_FILES = 5_000
 
 MAX_KEY_LENGTH = 1_024
 """Longest key of a skill, and longest path of a file."""
-
-MAX_INVALID = 100
-"""How many invalid skills of a listing are named, each in a problem of its own."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -108,31 +106,13 @@ NOBODY = Caller()
 """For looks outside any run, without providers that need one."""
 
 
-@dataclass
-class Listed:
-    """What a provider lists."""
-
-    provider: SkillProvider
-    skills: dict[str, ProvidedSkill] = field(default_factory=dict)
-    """The skills, each by the path of its `SKILL.md`."""
-
-    contents: dict[str, File] = field(default_factory=dict)
-    """By path, the files of skills whose provider gives no digest."""
-
-    problems: list[SkillProblem] = field(default_factory=list)
-    failure: str | None = None
-    """Why it could not be listed; the skills that it gave before stay."""
-
-    is_cut: bool = False
-    """Whether there are more skills than are taken."""
-
-
-async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
+async def list_skills(sources: Sequence[tuple[Source, Asked]]) -> list[Listed]:
     """Return what providers list; they are asked at the same time, and a failure costs the provider's own skills."""
-    if not asked:
+    if not sources:
         return []
+    asked = [each for _, each in sources]
     replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES + 1)) for each in asked))
-    found = [_check_listing(each, reply) for each, reply in zip(asked, replies, strict=True)]
+    found = [_check_listing(source, each, reply) for (source, each), reply in zip(sources, replies, strict=True)]
     for each, listed in zip(asked, found, strict=True):
         await _locate(each, listed)
     # Of skills without a digest nobody could tell later whether they changed, so their files are read now.
@@ -144,14 +124,14 @@ async def list_skills(asked: Sequence[Asked]) -> list[Listed]:
     ]
     files = await together(*(Attempt(each.call("read_skill", skill)) for each, _, skill, _ in unread))
     for (_, listed, _, path), reply in zip(unread, files, strict=True):
-        listed.contents[path] = checked_file(path, reply, None)
+        listed.files[path] = checked_file(path, reply, None)
     return found
 
 
-def _check_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
+def _check_listing(source: Source, asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
     if isinstance(reply, Failed):
-        return Listed(asked.provider, failure=reply.reason)
-    listed = Listed(asked.provider)
+        return Listed(source, failure=reply.reason)
+    listed = Listed(source)
     if reply and isinstance(reply[0], ListingProblems):
         listed.problems += reply.pop(0).problems
     listed.is_cut = len(reply) > MAX_DIRECTORIES
@@ -164,11 +144,11 @@ def _check_listing(asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatev
             listed.skills[asked.path_of(item, item.directory)] = item
             continue
         invalid += 1
-        if invalid <= MAX_INVALID:
+        if invalid <= MAX_NAMED:
             path = asked.path_of(item) if isinstance(item, ProvidedSkill) and _is_key(item.key) else asked.source
             listed.problems.append(problem(path, "provided-invalid", reason=reason))
-    if invalid > MAX_INVALID:
-        reason = f"{invalid - MAX_INVALID} more of its skills are invalid"
+    if invalid > MAX_NAMED:
+        reason = f"{invalid - MAX_NAMED} more of its skills are invalid"
         listed.problems.append(problem(asked.source, "provided-invalid", reason=reason))
     return listed
 

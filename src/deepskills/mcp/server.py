@@ -30,7 +30,6 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from deepskills import SkillsMiddleware
 from deepskills._catalog.catalog import Catalogs, Readings, SkillEntry
 from deepskills._catalog.discovery import discover, read_from
-from deepskills._catalog.sources import SkillSource, Source, parse_sources
 from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.assets import list_assets, read_asset_bytes
 from deepskills._files.inventory import read_contents
@@ -40,6 +39,8 @@ from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
 from deepskills._providers.ask import Caller
 from deepskills._providers.base import SkillProvider
+from deepskills._providers.directory import DirectoryProvider
+from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._skillmd.text import one_line
 from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource, PluginSource
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
@@ -148,7 +149,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             parse_sources(sources)
         self._backend: Any = backend
         self._sources = sources
-        self._max_depth = max_depth
+        self._directories = DirectoryProvider(max_depth)
         self._readings = Readings()
         # Who judges visibility may answer each request in another way; a provider may give each user other skills.
         judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
@@ -309,8 +310,8 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         sources = parse_sources(await _give(self._sources, ctx) if callable(self._sources) else self._sources)
         caller = Caller(lambda: ctx)
-        catalogs = Catalogs(self._readings)
-        plan = discover(sources, max_depth=self._max_depth, readings=self._readings, catalogs=catalogs, caller=caller)
+        readings, catalogs = self._readings, Catalogs(self._readings)
+        plan = discover(sources, directories=self._directories, readings=readings, catalogs=catalogs, caller=caller)
         started = time.monotonic()
         found = await adrive(plan, lambda: backend, None, backend)
         now = time.monotonic()

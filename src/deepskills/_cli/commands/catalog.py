@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, discover, format_source_errors
 from deepskills._catalog.lookup import SearchCache, find_or_raise
-from deepskills._catalog.sources import Source
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
@@ -25,6 +24,8 @@ from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, li
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
+from deepskills._providers.directory import DirectoryProvider
+from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.keys import INVOCATION_FILE, KEYS, FrontmatterKey, is_acted_on
 from deepskills._skillmd.problems import problem
@@ -301,8 +302,8 @@ class _NotedReadings(Readings):
         super().__init__()
         self.claims: dict[str, str] = {}
 
-    def read(self, path: str, content: bytes) -> Reading:
-        reading = super().read(path, content)
+    def read(self, path: str, content: bytes, beside: bytes | None = None) -> Reading:
+        reading = super().read(path, content, beside)
         if reading.metadata is not None:
             self.claims[path] = reading.metadata["name"]
         return reading
@@ -310,7 +311,8 @@ class _NotedReadings(Readings):
 
 async def _read(sources: Sequence[Source]) -> LocalCatalog:
     readings = _NotedReadings()
-    discovery = await discover(sources, max_depth=DEFAULT_DEPTH, readings=readings, catalogs=Catalogs(readings))
+    directories = DirectoryProvider(DEFAULT_DEPTH)
+    discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs(readings))
     catalog = discovery.catalog
     contents = await read_contents(catalog.entries, DEFAULT_RESOURCE_DEPTH)
     files = await _all_files(catalog.entries)

@@ -14,7 +14,6 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from deepskills._catalog.sources import Source
 from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perform
@@ -25,6 +24,7 @@ from deepskills._install.npx import NPX, NPX_LOCK, NPX_SENTENCES, compare_npx
 from deepskills._install.place import SENTENCES, Drift, find_drift
 from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
+from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepskills._catalog.discovery import invocation_file
 from deepskills._catalog.lookup import circles_of, requires_of
 from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
 from deepskills._io.plan import parent, read_files
+from deepskills._providers.directory import invocation_file
 from deepskills._skillmd.keys import lets_models_start
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, problem, quoted

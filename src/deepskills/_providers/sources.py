@@ -1,19 +1,21 @@
-"""Sources: the paths where skills are looked for, their labels, and whether a path lies inside one.
+"""Sources: where skills are looked for, their labels, and what one shows when it is looked at.
 
 Which of two sources wins is decided in `discovery.py`. Labels are derived as deepagents derives them, so that a prompt
 reads the same with either class.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from deepskills._io.backends import ServesSkills
-from deepskills._io.plan import tidy
-from deepskills._providers.base import SCHEME, SkillProvider, check_label
-from deepskills._types import NamespacedSource, OptionalSource, PluginSource
+from deepskills._io.plan import File, tidy
+from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider, check_label
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.text import as_readable
+from deepskills._types import NamespacedSource, OptionalSource, PluginSource, SkillProblem
 
 SkillSource: TypeAlias = (
     str | tuple[str, str] | OptionalSource | NamespacedSource | PluginSource | SkillProvider | ServesSkills
@@ -22,6 +24,9 @@ SkillSource: TypeAlias = (
 
 MAX_NAMESPACE_LENGTH = 48
 """Longest namespace; with a name of the longest kind it still fits where names are shown."""
+
+MAX_NAMED = 100
+"""How many things of one kind that are wrong with a source are named, each in a problem of its own."""
 
 NAMESPACE = re.compile(rf"[\w.-]{{1,{MAX_NAMESPACE_LENGTH}}}")
 """What a namespace is made of."""
@@ -49,6 +54,75 @@ class Source:
         """Return what a skill of this source is called."""
         prefix = f"{self.namespace}:"
         return name if not self.namespace or name.startswith(prefix) else f"{prefix}{name}"
+
+
+@dataclass
+class Listed:
+    """What a source shows of its skills, whatever it is: each skill by the path of its `SKILL.md`."""
+
+    source: Source
+    files: dict[str, File] = field(default_factory=dict)
+    """The files that were read, or why one could not be."""
+
+    skills: dict[str, ProvidedSkill] = field(default_factory=dict)
+    """What a provider says of its skills; with a digest that is all, and their files are not read yet."""
+
+    beside: dict[str, bytes] = field(default_factory=dict)
+    """The files in which Codex keeps who may start a skill."""
+
+    absent: set[str] = field(default_factory=set)
+    """Where a skill might have been, and none is."""
+
+    unusable: list[str] = field(default_factory=list)
+    """Files that no skill is made of, for reasons among the problems."""
+
+    problems: list[SkillProblem] = field(default_factory=list)
+    failure: str | None = None
+    """Why it could not be looked at; the skills that it gave before stay."""
+
+    incomplete: list[str] = field(default_factory=list)
+    """For each directory that could not be listed in full, which and why."""
+
+    misnamed: list[str] = field(default_factory=list)
+    """Files named like `SKILL.md` in another case, where there is none."""
+
+    is_missing: bool = False
+    is_cut: bool = False
+    """Whether there are more skills than are taken."""
+
+    @property
+    def paths(self) -> Collection[str]:
+        """Where its skills lie, in the order in which the first of a name wins."""
+        return self.skills or self.files
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether what it does not show may still be there."""
+        # What a thread knows of a personal source may be another user's: it neither fills in nor stays.
+        is_personal = self.source.provider is not None and self.source.provider.is_personal
+        return (self.failure is not None or bool(self.incomplete)) and not is_personal
+
+    def source_problems(self, *, found_any: bool) -> list[SkillProblem]:
+        """Return what is wrong with the source itself."""
+        path = self.source.path
+        found: list[SkillProblem] = []
+        if self.failure is not None:
+            found.append(problem(path, "source-failed", reason=self.failure))
+        reasons = self.incomplete[:MAX_NAMED]
+        if len(self.incomplete) > MAX_NAMED:
+            reasons.append(f"{len(self.incomplete) - MAX_NAMED} more directories")
+        found += [problem(path, "source-incomplete", reason=reason) for reason in reasons]
+        if self.is_missing:
+            found += [] if self.source.is_optional else [problem(path, "source-missing")]
+        # Empty is worth a word only if nothing else explains why there is no skill.
+        elif not found_any and not found and not self.source.is_optional:
+            found.append(problem(path, "source-empty"))
+        if self.is_cut:
+            found.append(problem(path, "source-cut"))
+        return found + [
+            problem(as_readable(file), "skill-file-misnamed", found=quoted(file.rpartition("/")[2]))
+            for file in self.misnamed[:MAX_NAMED]
+        ]
 
 
 def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:

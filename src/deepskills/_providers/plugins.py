@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from deepskills._catalog.sources import NAMESPACE
 from deepskills._io.plan import File
+from deepskills._providers.sources import NAMESPACE
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import MAX_NAME_LENGTH, PLUGIN_MANIFESTS, SkillProblem
 

@@ -1,0 +1,230 @@
+"""Skills in directories: the one kind of source that lies on a backend, and so all that is known of listings and links.
+
+Latency decides the shape: a backend may be a network away, so there is one round of listings per level for all sources
+together, then one batch of reads, however many skills there are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from deepskills._io.cache import BoundedCache
+from deepskills._io.plan import (
+    PASSED_OVER,
+    Attempt,
+    Failed,
+    File,
+    Inspect,
+    Listing,
+    Visit,
+    Visitor,
+    is_missing_error,
+    lies_under,
+    parent,
+    read_files,
+    tidy,
+    walk,
+)
+from deepskills._providers.plugins import MAX_MANIFEST_BYTES, Plugin, manifests_of, read_plugin
+from deepskills._providers.sources import Listed, Source
+from deepskills._skillmd.keys import INVOCATION_FILE
+from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.read import validate_skill
+from deepskills._skillmd.text import as_readable, is_text
+from deepskills._types import MAX_DIRECTORIES, RESOURCE_DIRECTORIES, SKILL_FILE, SkillProblem
+
+MAX_OUTSIDE_BYTES = 32_000_000
+"""How much memory may be used to remember files outside their sources that listings led to: tens of thousands."""
+
+_AGENTS = INVOCATION_FILE.partition("/")[0]
+
+
+class DirectoryProvider:
+    """Lists the skills in directories of the run's backend, and tells which files these are."""
+
+    def __init__(self, max_depth: int) -> None:
+        self.max_depth = max_depth
+        self._outside: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_OUTSIDE_BYTES)
+        """Files outside their sources that a listing led to, by a link or a relative path: source and file."""
+
+    async def list_skills(self, sources: Sequence[Source]) -> list[Listed]:
+        """Return what each source shows: one round of listings per level, then one batch of files."""
+        searches = [_Search(source) for source in sources]
+        await _read_plugins(searches)
+        starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_shut]
+        await walk(starts, _Visitor(searches, self.max_depth), levels=self.max_depth)
+        # All sources together: one batch, whichever of them a file belongs to.
+        paths = [path for search in searches for path in search.found]
+        listed = {path: has for search in searches for path, has in search.has_agents.items()}
+        beside = await _find_invocation_files(paths, listed)
+        files = await read_files([*paths, *beside.values()])
+        for search in searches:
+            search.take_files(files, beside)
+            # Only what a listing of this process showed is remembered, never what state claims.
+            for path in _find_outside(search.listed):
+                self._outside.put((search.source.path, path), value=True)
+        return [search.listed for search in searches]
+
+    def holds(self, path: str, source: str) -> bool:
+        """Whether a file lies in a source, by its path or because a listing of this process led to it."""
+        return lies_under(path, source) or self._outside.get((source, path)) is not None
+
+
+def has_invocation_directory(listing: Listing | Failed) -> bool:
+    """Whether a skill's directory, as it was listed, may hold the file that says who may start it."""
+    return isinstance(listing, Listing) and any(
+        entry.is_directory and entry.name == _AGENTS for entry in listing.entries
+    )
+
+
+def invocation_file(path: str) -> str:
+    """Return where Codex keeps who may start the skill of a `SKILL.md`."""
+    return f"{parent(path)}/{INVOCATION_FILE}"
+
+
+class _Search:
+    """The search in one source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.listed = Listed(source)
+        self.found: dict[str, bool] = {}
+        """Each `SKILL.md` to read, and whether a listing showed it."""
+        self.has_agents: dict[str, bool] = {}
+        """For each of them whose directory was listed, whether that has a directory `agents`."""
+        self._directories = 0
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether it is not searched: it is a plugin whose manifest cannot be used."""
+        return bool(self.listed.problems) or self.listed.failure is not None
+
+    def take_plugin(self, plugin: Plugin) -> None:
+        """Record what the plugin's manifest says."""
+        self.source = self.listed.source = replace(self.source, namespace=plugin.namespace)
+        self.listed.failure = plugin.failure
+        self.listed.problems += [plugin.problem] if plugin.problem is not None else []
+
+    def take(self, path: str, reply: Listing | Failed, *, deepest: bool) -> list[str]:
+        """Record what one directory holds and return the directories to list next."""
+        if isinstance(reply, Failed):
+            self._note_failure(path, reply.reason)
+            return []
+        # Some entries and an error: what is there is used, and what is missing is not taken for gone.
+        if reply.error:
+            self._note_incomplete(path, reply.error)
+        # What lies in a plugin's `skills/` itself is no skill, by the format.
+        is_plugin = self.source.plugin is not None
+        files = [] if is_plugin else [entry for entry in reply.entries if not entry.is_directory]
+        own = next((entry for entry in files if entry.name == SKILL_FILE), None)
+        if own is not None:
+            # A skill's directory: what lies below it is its own business and holds no further skills.
+            self.found[own.path] = True
+            self.has_agents[own.path] = has_invocation_directory(reply)
+            # Only below a source of its own: one stray file must not hide the skills that a source holds.
+            if path != self.source.path:
+                return []
+        else:
+            # Only the exact name makes a skill. `skill.md` is reported, so that its author sees why it is missing.
+            self.listed.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
+        # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
+        passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
+        below = [entry.path for entry in reply.entries if entry.is_directory and entry.name not in passed_over]
+        kept = self._bounded(below)
+        # A plugin's skills are its direct children, however deep other sources are searched.
+        if deepest or is_plugin:
+            # Reading a file that may not exist is cheaper than listing each directory first to find out.
+            for directory in kept:
+                self.found.setdefault(f"{directory}/{SKILL_FILE}", False)
+            return []
+        return kept
+
+    def take_files(self, read: Mapping[str, File], beside: Mapping[str, str]) -> None:
+        """Record what was read: the skills, and the files beside them by which Codex says who may start one."""
+        listed, plugin = self.listed, self.source.plugin
+        # Sorted, so that of two skills of one name the same one wins on every machine.
+        for path in sorted(self.found):
+            file = read.get(path) or File(path, error="the backend returned no file")
+            if not self.found[path] and file.is_missing:
+                # A guess of the deepest level: just a directory without a skill.
+                listed.absent.add(path)
+            elif not is_text(path):
+                listed.problems.append(problem(as_readable(path), "skill-path-not-text"))
+            elif plugin is not None and file.content is not None and (faults := _faults(path, file.content, plugin)):
+                listed.problems += faults
+                listed.unusable.append(path)
+            else:
+                listed.files[path] = file
+        for path, invocation in beside.items():
+            content = read[invocation].content
+            if content is not None and path in listed.files:
+                listed.beside[path] = content
+
+    def _note_failure(self, path: str, reason: str) -> None:
+        if path != self.source.path:
+            self._note_incomplete(path, reason)
+        # A missing source is normal, a failing one is an outage; only the latter keeps what it had.
+        elif is_missing_error(reason):
+            self.listed.is_missing = True
+        else:
+            self.listed.failure = reason
+
+    def _note_incomplete(self, path: str, reason: str) -> None:
+        self.listed.incomplete.append(reason if path == self.source.path else f"{path}: {reason}")
+
+    def _bounded(self, directories: list[str]) -> list[str]:
+        # Bounded per source: a source may be a whole disk by mistake.
+        room = MAX_DIRECTORIES - self._directories
+        self.listed.is_cut |= len(directories) > room
+        self._directories += min(len(directories), room)
+        return directories[:room]
+
+
+class _Visitor(Visitor[int]):
+    """Sends each directory of a walk to the search of its source."""
+
+    def __init__(self, searches: Sequence[_Search], max_depth: int) -> None:
+        self._searches = searches
+        self._deepest = max_depth - 1
+
+    def take(self, visit: Visit[int], reply: Listing | Failed) -> list[tuple[int, str]]:
+        search = self._searches[visit.key]
+        return [(visit.key, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
+
+
+async def _read_plugins(searches: Sequence[_Search]) -> None:
+    """Read the manifests of all plugins in one batch; they name the namespaces."""
+    plugins = [(search, root) for search in searches if (root := search.source.plugin) is not None]
+    if plugins:
+        paths = [path for _, root in plugins for path in manifests_of(root)]
+        files = await read_files(paths, max_bytes=MAX_MANIFEST_BYTES)
+        for search, root in plugins:
+            search.take_plugin(read_plugin(root, files))
+
+
+async def _find_invocation_files(paths: Sequence[str], listed: Mapping[str, bool]) -> dict[str, str]:
+    """Return by `SKILL.md` the files beside it that say who may start the skill, as far as no further round is needed.
+
+    Most skills have none. A listing tells, or a look at the local disk; elsewhere a load reads it with the text.
+    """
+    files = {path: invocation_file(path) for path in paths if listed.get(path, True)}
+    unlisted = tuple(file for path, file in files.items() if path not in listed)
+    seen = await Attempt(Inspect(unlisted))
+    there = {} if isinstance(seen, Failed) else seen.natures
+    return {path: file for path, file in files.items() if path in listed or file in there} if there or listed else {}
+
+
+def _faults(path: str, content: bytes, plugin: str) -> list[SkillProblem]:
+    """Return why a plugin's skill is not used; the format is stricter than the reader."""
+    if not lies_under(path, plugin):
+        return [problem(path, "plugin-leads-out", plugin=quoted(plugin))]
+    return validate_skill(content, path=path)
+
+
+def _find_outside(listed: Listed) -> Iterator[str]:
+    """Yield the files that lie outside their source."""
+    root = listed.source.path
+    inside = f"{tidy(root).rstrip('/')}/"
+    for path in listed.files:
+        # Nearly all lie inside, which one comparison tells.
+        if (not path.startswith(inside) or ".." in path) and not lies_under(path, root):
+            yield path
