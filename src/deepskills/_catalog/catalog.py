@@ -278,11 +278,9 @@ class Readings:
         # Bounded on their own: all checks that count are kept.
         checks = {"checks": shorten_checks(kept.pop("checks"))} if "checks" in kept else {}
         problems = tuple(reading.problems)
-        # The largest goes first, so that one bloated key does not cost the others. Entries stay in memory for every
-        # skill.
-        # Short texts, the usual case, are not measured.
-        texts = [value for value in kept.values() if isinstance(value, str)]
-        is_long = len(texts) < len(kept) or sum(map(len, texts)) > MAX_KEPT_CHARACTERS // 4
+        # The largest goes first, so that one bloated key does not cost the others: entries stay in memory for every
+        # skill. To measure takes time.
+        is_long = not _is_short(kept)
         while is_long and kept and _size(kept) > MAX_KEPT_CHARACTERS:
             largest = max(kept, key=lambda key: _size(kept[key]))
             del kept[largest]
@@ -326,6 +324,18 @@ def says_the_same(skill: ProvidedSkill, content: bytes, path: str) -> bool:
 def digest_of(content: bytes) -> str:
     """Return the digest by which a changed file is noticed."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _is_short(frontmatter: Mapping[str, Any]) -> bool:
+    """Whether frontmatter surely is far below the limit: a few short texts, lists and mappings of them, as is usual."""
+    texts = [*frontmatter]
+    for value in frontmatter.values():
+        parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+        if not all(isinstance(part, str) for part in parts):
+            return False
+        texts += parts
+    # What is left takes the quotes and the marks between the texts.
+    return len("".join(texts)) + 8 * len(texts) < MAX_KEPT_CHARACTERS // 4
 
 
 def _size(value: object) -> int:

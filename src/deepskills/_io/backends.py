@@ -187,17 +187,19 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
 
 def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
     """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
-    return {path: Nature(stat.S_ISREG(seen.st_mode), seen.st_size) for path, seen in _see(backend, paths)}
+    # At most of the paths nothing lies, and to ask for access costs half of an exception.
+    seen = _see(backend, paths, is_likely=False)
+    return {path: Nature(stat.S_ISREG(found.st_mode), found.st_size) for path, found in seen}
 
 
-def _see(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-    local_path = partial(_path_below, backend) if _is_filesystem(backend) else partial(_local_path, backend)
+def _see(backend: object, paths: Iterable[str], *, is_likely: bool = True) -> Iterator[tuple[str, os.stat_result]]:
+    local_path = _paths_below(backend) if _is_filesystem(backend) else partial(_local_path, backend)
     for path in paths:
         local = local_path(path)
-        if local is None:
-            continue
         try:
-            yield path, os.stat(local)  # noqa: PTH116 - a Path for each of 10,000 files costs more than the call
+            # By text, not by Path objects: one for each of 10,000 files costs more than the call.
+            if local is not None and (is_likely or os.access(local, os.F_OK)):
+                yield path, os.stat(local)  # noqa: PTH116
         except (OSError, ValueError):
             # The backend has its own words for what is missing or denied.
             continue
@@ -221,14 +223,15 @@ def _local_path(backend: object, path: str) -> str | None:
         return own_path
     if not _is_filesystem(part):
         return None
-    return _path_below(part, own_path)
+    return _paths_below(part)(own_path)
 
 
-def _path_below(backend: "FilesystemBackend", path: str) -> str:
-    # Most paths are absolute and stay as they are; joining costs as much as looking.
-    if not backend.virtual_mode and path.startswith("/"):
-        return path
-    return os.path.join(backend.cwd, path.lstrip("/") if backend.virtual_mode else path)  # noqa: PTH118 - as above
+def _paths_below(backend: "FilesystemBackend") -> Callable[[str], str]:
+    """Return what tells where a backend's paths lie on the disk."""
+    root = f"{os.fspath(backend.cwd).rstrip('/')}/"
+    if backend.virtual_mode:
+        return lambda path: root + path.lstrip("/")
+    return lambda path: path if path.startswith("/") else root + path
 
 
 def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
