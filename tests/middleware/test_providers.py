@@ -423,6 +423,23 @@ def test_a_listing_is_bounded() -> None:
     assert "source-cut" in {found["code"] for found in agent.get_state(CONFIG).values["skills_problems"]}
 
 
+@both_modes
+def test_providers_are_read_at_the_same_time(mode: Mode) -> None:
+    """Two skills that enter together are read together, whichever providers they come from."""
+    both = threading.Barrier(2)
+
+    class Slow(DictProvider):
+        def read_skill(self, skill: ProvidedSkill, runtime: Any) -> bytes:
+            # Broken unless the other's reading has begun as well, long before any limit of a call.
+            both.wait(timeout=20)
+            return super().read_skill(skill, runtime)
+
+    hubs = [Slow({name: {"SKILL.md": skill_md(name)}}, label=name) for name in ("tea", "coffee")]
+    agent = agent_of(*hubs, pinned_skills=["tea", "coffee"])
+    run(mode, agent, config=CONFIG)
+    assert agent.get_state(CONFIG).values["skills_loaded"] == ["tea", "coffee"]
+
+
 @pytest.mark.parametrize("label", ["", "a/b", "a:b", "..", "a\nb", " a", 5])
 def test_a_label_must_be_part_of_an_address(label: Any) -> None:
     """A label that cannot be one is refused where the middleware is made."""
