@@ -435,8 +435,12 @@ def test_providers_are_read_at_the_same_time(mode: Mode) -> None:
             return super().read_skill(skill, runtime)
 
     hubs = [Slow({name: {"SKILL.md": skill_md(name)}}, label=name) for name in ("tea", "coffee")]
-    agent = agent_of(*hubs, pinned_skills=["tea", "coffee"])
-    run(mode, agent, config=CONFIG)
+    given = {"messages": [("user", "go")], "pinned_skills": ["tea", "coffee"]}
+    agent = agent_of(*hubs)
+    if mode == "sync":
+        agent.invoke(given, CONFIG)
+    else:
+        asyncio.run(agent.ainvoke(given, CONFIG))
     assert agent.get_state(CONFIG).values["skills_loaded"] == ["tea", "coffee"]
 
 
