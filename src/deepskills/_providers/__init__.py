@@ -1,4 +1,5 @@
-"""Where skills come from: the public class, and the plans that ask a provider and check what it gives.
+"""Where skills come from: directories of a backend, plugins, and the public class for everything else.
 
-Directories of a backend need neither: `_catalog/discovery.py` searches them, `_files` reads them.
+Whatever a source is, it is looked at by a plan that gives a `Listed`. `directory.py` alone knows backends, links and
+paths; `ask.py` asks providers and checks what they give, `files.py` reads one skill of theirs.
 """
