@@ -1,4 +1,16 @@
-"""The exceptions that deepskills raises; all are `SkillsError`."""
+"""The exceptions that deepskills raises.
+
+    SkillsError
+    ├── SkillFormatError (a ValueError)
+    ├── SkillNotFoundError (a LookupError)
+    ├── SkillPathError (a ValueError)
+    │   └── SkillFileNotFoundError
+    └── in parts that are installed as extras
+        ├── deepskills.evals: EvalError
+        └── deepskills.store: see `store/errors.py`
+
+What a user's own function raises is reported as a problem, and never passed on to the caller of the agent.
+"""
 
 
 class SkillsError(Exception):

@@ -2,10 +2,12 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import deepskills
+import deepskills.store.errors
 
 PACKAGE = Path(deepskills.__file__).parent
 
@@ -193,6 +195,24 @@ def test_every_module_says_what_it_is_for() -> None:
     """A module opens with a docstring of whole sentences."""
     docstrings = {name: ast.get_docstring(tree) or "" for name, tree in TREES.items()}
     assert [name for name, text in docstrings.items() if not text.endswith(".")] == []
+
+
+def test_the_errors_stand_in_a_tree() -> None:
+    """The modules of errors open with the tree of all public ones, each below its base."""
+    for module in (deepskills._errors, deepskills.store.errors):  # noqa: SLF001
+        classes = [
+            kind for _, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == module.__name__
+        ]
+        drawn: dict[str, str] = {}
+        above: dict[int, str] = {}
+        for line in str(module.__doc__).splitlines():
+            found = re.fullmatch(r"( {4}[ │├└─]*)(Skill\w+)( \(.*\))?", line)
+            if found is not None:
+                above[len(found[1])] = found[2]
+                drawn[found[2]] = above.get(len(found[1]) - 4, "")
+        expected = {kind.__name__: kind.__mro__[1].__name__ for kind in classes if kind.__mro__[1] is not Exception}
+        beside = {name for name in expected if f"`{name}`" in str(module.__doc__)}
+        assert expected.items() - drawn.items() == {(name, expected[name]) for name in beside}
 
 
 def test_public_names_are_sorted_importable_and_documented() -> None:
