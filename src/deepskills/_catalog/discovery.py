@@ -71,11 +71,11 @@ async def discover(
     # A source that is named twice is searched once, in the place where it has the higher priority.
     own = await with_providers(distinct(sources))
     asked = [(source, caller.ask(source.provider)) for source in own if source.provider is not None]
-    found = await side_by_side(
-        directories.list_skills([source for source in own if source.provider is None]), list_skills(asked)
-    )
-    by_kind = {False: iter(found[0]), True: iter(found[1])}
-    shown = [next(by_kind[source.provider is not None]) for source in own]
+    plans = [directories.list_skills([source for source in own if source.provider is None])]
+    if asked:
+        plans.append(list_skills(asked))
+    in_directories, *provided = [iter(found) for found in await side_by_side(*plans)]
+    shown = [next(in_directories if source.provider is None else provided[0]) for source in own]
     before: dict[str, list[SkillEntry]] = {}
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)

@@ -245,6 +245,8 @@ def _needs_backend(call: AnyCall) -> bool:
 
 async def side_by_side(*plans: Plan[ResultT]) -> list[ResultT]:
     """Perform several plans at the same time: their rounds are joined, so none waits for another's calls."""
+    if len(plans) == 1:
+        return [await plans[0]]
     steps = [Steps(plan) for plan in plans]
     try:
         pending = [each.start() for each in steps]
