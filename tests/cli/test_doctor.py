@@ -159,7 +159,7 @@ def test_a_large_library_stays_on_one_screen(workplace: Path) -> None:
 
 def test_what_keeps_a_source_from_being_read_comes_first(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many problems files have, a source that was not read whole is told before them."""
-    monkeypatch.setattr("deepskills._catalog.discovery.MAX_DIRECTORIES", 30)
+    monkeypatch.setattr("deepskills._providers.directory.MAX_DIRECTORIES", 30)
     write_files(workplace / "s", {f"s-{n:02}/SKILL.md": BROKEN for n in range(60)})
     lines = invoke("-s", "s").stdout.splitlines()
     assert lines[1].strip() == "source-cut"
