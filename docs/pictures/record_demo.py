@@ -1,4 +1,7 @@
-"""Draws what `make demo` prints as `demo.svg`, the picture in the README: python docs/pictures/record_demo.py."""
+"""Draws `demo.svg`, the picture in the README, from what `make demo` prints: python docs/pictures/record_demo.py.
+
+Left out are the texts that tools answer with, and what is only cut short in the terminal as well.
+"""
 
 import html
 import json
@@ -56,7 +59,7 @@ def transcript() -> list[tuple[str, str]]:
     done = subprocess.run([sys.executable, str(DEMO)], capture_output=True, encoding="utf-8", check=True)  # noqa: S603 - our own script
     lines: list[tuple[str, str]] = [("command", "$ make demo")]
     style = ""
-    for line in done.stdout.rstrip().splitlines():
+    for line in shorten(done.stdout):
         starts = (name for start, name in STYLES.items() if line.startswith(start))
         # The lines of one refusal belong together.
         style = style if style == "refusal" and line.startswith("    |") else next(starts, "")
@@ -66,6 +69,18 @@ def transcript() -> list[tuple[str, str]]:
             for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""]
         ]
     return lines
+
+
+def shorten(transcript: str) -> list[str]:
+    """Return the lines of the transcript that the picture shows: who does what, and what is refused or sent back."""
+    shown: list[str] = []
+    for part in transcript.rstrip().split("\n\n"):
+        lines = part.splitlines()
+        if " answers (" not in lines[0]:
+            shown += [line for line in lines if not line.endswith(("...", "|"))]
+        elif lines[1].startswith("    | Error:"):
+            shown += lines[1:]
+    return shown
 
 
 def draw(lines: list[tuple[str, str]]) -> str:
