@@ -244,7 +244,10 @@ def _needs_backend(call: AnyCall) -> bool:
 
 
 async def side_by_side(*plans: Plan[ResultT]) -> list[ResultT]:
-    """Perform several plans at the same time: their rounds are joined, so none waits for another's calls."""
+    """Perform several plans at the same time: their rounds are joined, so none waits for another's calls.
+
+    For plans that only read: when one fails, or the run is cancelled, all are closed and none can make further calls.
+    """
     if len(plans) == 1:
         return [await plans[0]]
     steps = [Steps(plan) for plan in plans]
