@@ -136,8 +136,8 @@ def statements(sessions: Sessions) -> Iterator[list[str]]:
         event.remove(engine, "before_cursor_execute", note)
 
 
-async def test_the_prompt_of_nobody_is_bounded(sessions: Sessions) -> None:
-    """However many skills are public, nobody's prompt reads a page of them, and says that there are more."""
+async def test_a_prompt_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many skills are public, a prompt is made of a page of them, and says that there are more."""
     app = page_app(sessions, approval=False)
     async with service_for(sessions, approval=False) as service:
         for number in range(80):
@@ -152,7 +152,13 @@ async def test_the_prompt_of_nobody_is_bounded(sessions: Sessions) -> None:
         await nobody.open("/")
     assert len(seen) <= 4 * len(listed)
     assert "only the beginning" not in (await nobody.open("/prompt")).words
-    assert "tea-079" in (await Visitor(app, "ann").open("/prompt")).words
+    ann = Visitor(app, "ann")
+    assert "tea-079" in (await ann.open("/prompt")).words
+    monkeypatch.setattr("deepskills.store.page.reading.MAX_PROMPTED", 60)
+    page = await ann.open("/prompt?public=1")
+    assert "tea-059" in page.words
+    assert "tea-060" not in page.words
+    assert "only the beginning is shown" in page.words
 
 
 async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +172,14 @@ async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch:
 
     slow = "*_" * 500
     async with service_for(sessions) as service:
-        made = await service.create_skill(draft_with_files("tea", {"a.md": slow}), "ann")
+        made = await service.create_skill(draft_with_files("tea", {"a.md": f"In a file: {slow}"}), "ann")
         await service.update_skill(made.id, SkillUpdate(content=slow), "ann")
     monkeypatch.setattr("deepskills.store.page.reading.rendered", watched)
     ann = Visitor(app, "ann")
-    for rest in ("", "/files/a.md", "/edit"):
+    # The editor shows what the skill's page has rendered.
+    for rest in ("", "/files/a.md", "/edit", ""):
         await ann.open(f"/skills/{made.id}{rest}")
-    assert len(threads) == 3
+    assert len(threads) == 2
     assert threading.current_thread() not in threads
 
 
@@ -188,13 +195,14 @@ async def test_uploads_and_archives_count_as_in_flight(sessions: Sessions) -> No
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("SKILL.md", skill_md("cup", "x" * 50_000))
     own = {"origin": ORIGIN}
-    with in_flight.hold(BYTES_IN_FLIGHT - 1_000):
+    half = BYTES_IN_FLIGHT // 2
+    with in_flight.hold(half), in_flight.hold(half - 1_000):
         big = await ann.client.post("/page/new", data={"token": token, "text": skill_md("a", "y" * 2_000)}, headers=own)
         checked = await ann.client.post("/page/check", content=b"z" * 2_000, headers={**own, "x-csrf-token": token})
         answers = [big, checked]
         paths = (f"/page/skills/{made.id}/archive", f"/api/skills/{made.id}/archive", "/api/export")
         answers += [await ann.client.get(path) for path in paths]
-    with in_flight.hold(BYTES_IN_FLIGHT - 10_000):
+    with in_flight.hold(half), in_flight.hold(half - 10_000):
         given = {"archive": ("cup.zip", packed.getvalue())}
         answers.append(await ann.client.post("/page/upload", data={"token": token}, files=given, headers=own))
     assert [(answer.status_code, answer.headers.get("retry-after")) for answer in answers] == [(503, "1")] * 6

@@ -59,7 +59,9 @@ def counting(kind: type[BackendProtocol]) -> type[Any]:
 
         def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
             self.calls.append("upload")
-            self.writes += [path for path, _ in files if not path.endswith(MARKER)]
+            # On a local disk a `SKILL.md` is written beside its place, and renamed.
+            places = [path.replace("/.deepskills.SKILL.md", "/SKILL.md") for path, _ in files]
+            self.writes += [path for path in places if not path.endswith(MARKER)]
             answer: list[FileUploadResponse] = super().upload_files(files)
             return answer
 

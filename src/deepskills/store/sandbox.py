@@ -7,19 +7,22 @@ it, and a process may die halfway. These rules keep this safe:
 - Each directory that the loader made has a marker file, and the store remembers it too, with digests of its files. What
   neither of them knows is not written to or removed, and nothing is through a link.
 - While files change there is no `SKILL.md`, so that anybody who looks in between, or after a crash, finds no skill.
-- In one process one loader at a time works on a directory; afterwards each looks again at what is there.
+- One loader at a time works on a directory: where the backend is a local disk, of all processes, and elsewhere of one
+  process. Another process can then write between two steps of ours, so each loader looks again at what is there.
 """
 
 import asyncio
 import hashlib
 import json
 import logging
+import os
 import random
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
-from pathlib import PurePosixPath
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import Any, Self
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -47,6 +50,9 @@ SANDBOX_ROOT = "/workspace/skills"
 MARKER = ".deepskills.json"
 """The file that the loader leaves in each directory that it made: whose directory it is, and what was written."""
 
+_BESIDE = ".deepskills.SKILL.md"
+"""The `SKILL.md` before it is renamed."""
+
 MAX_DEPTH = 64
 """How many levels of a skill's directory are listed."""
 
@@ -57,6 +63,13 @@ MAX_COMPARED = 100
 """How many files of a directory without a marker are compared with what the loader wrote."""
 
 _PAUSE = 0.05
+
+try:
+    import fcntl as _fcntl
+except ImportError:  # pragma: no cover - systems without POSIX locks
+    fcntl: ModuleType | None = None
+else:
+    fcntl = _fcntl
 
 
 class SkillDirectory:
@@ -146,6 +159,16 @@ class SkillDirectory:
             await _delete(path, self._backend)
         await self._upload(others)
         if others or stale or SKILL_FILE in files:
+            await self._finish(text, mark)
+
+    async def _finish(self, text: bytes, mark: bytes) -> None:
+        """Write the `SKILL.md`: beside, and renamed, where that is possible, so that it is never there by half."""
+        real = (await asyncio.to_thread(real_paths, self._backend, {self.path})).get(self.path)
+        if real is not None:
+            await self._upload({f"{self.path}/{_BESIDE}": text})
+            await asyncio.to_thread(Path(real, _BESIDE).replace, Path(real, SKILL_FILE))
+        # Another process may be at work, and then finishes the skill.
+        elif await self.read_mark() == mark:
             await self._upload({f"{self.path}/{SKILL_FILE}": text})
 
     async def remove(self) -> None:
@@ -196,20 +219,35 @@ class SkillDirectory:
 
 
 _locks: "WeakValueDictionary[object, threading.Lock]" = WeakValueDictionary()
-"""One for each directory that is being written."""
+"""One for each directory of skills that is being written."""
 
 
 @asynccontextmanager
-async def _alone(backend: BackendProtocol, path: str) -> AsyncIterator[None]:
-    """Wait until no other loader of this process works on a directory, on whichever event loop."""
-    real = await asyncio.to_thread(real_paths, backend, {path})
-    lock = _locks.setdefault(real.get(path) or (id(backend), path), threading.Lock())
+async def _alone(backend: BackendProtocol, root: str) -> AsyncIterator[None]:
+    """Wait until no other loader works on a directory of skills, on whichever event loop or in whichever process."""
+    real = (await asyncio.to_thread(real_paths, backend, {root})).get(root)
+    lock = _locks.setdefault(real or (id(backend), root), threading.Lock())
     while not lock.acquire(blocking=False):  # noqa: ASYNC110 - no event crosses event loops
         await asyncio.sleep(_PAUSE / 10)
     try:
-        yield
+        with ExitStack() as held:
+            while fcntl is not None and real is not None:
+                descriptor = await asyncio.to_thread(_open, real)
+                held.callback(os.close, descriptor)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    held.close()
+                    await asyncio.sleep(_PAUSE / 10)
+            yield
     finally:
         lock.release()
+
+
+def _open(directory: str) -> int:
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    return os.open(directory, os.O_RDONLY)
 
 
 async def listed(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
@@ -379,7 +417,8 @@ class SkillSandboxLoader:
         known = await self._service.deliveries([directory.path for directory in stale], user_id)
         result: dict[str, bool] = {}
         for directory in stale:
-            done = await self._revoke(directory, known.get(directory.path))
+            async with _alone(backend, self._root):
+                done = await self._revoke(directory, known.get(directory.path))
             if done is not None:
                 result[directory.path.rpartition("/")[2]] = done
             if done:
@@ -415,7 +454,7 @@ class SkillSandboxLoader:
                 check_name(skill.name)
                 directory = SkillDirectory(backend, self._root, skill.name)
                 await check_links(backend, self._root, [directory.path])
-                async with _alone(backend, directory.path):
+                async with _alone(backend, self._root):
                     await self._bring(skill, directory, backend, user_id)
                 done[skill.id] = True
             except GraphBubbleUp:
@@ -506,8 +545,8 @@ def _check_files(skill: Skill) -> None:
         if file.path.count("/") >= MAX_DEPTH - 1:
             # Before anything is written: files that are deeper could not be listed again.
             raise SkillsError(f"its file {quoted(file.path)} is more than {MAX_DEPTH} directories deep; move it up")
-        if path_key(file.path).partition("/")[0] == MARKER:
-            raise SkillsError(f"its file {file.path!r} has the name of the loader's own marker; rename it")
+        if path_key(file.path).partition("/")[0] in {MARKER, _BESIDE}:
+            raise SkillsError(f"its file {file.path!r} has the name of one of the loader's own; rename it")
 
 
 def _log(skill_id: UUID, error: Exception) -> None:
@@ -604,7 +643,8 @@ class SharedSandbox:
                 mark = await directory.read_mark()
                 # Another loader may have written there since. Whatever an agent did to the marker changes nothing.
                 if not directory.is_own(mark) or writer.encode() in (mark or b"") or b'"writer"' not in (mark or b""):
-                    await directory.remove()
+                    async with _alone(self._backend, self._root):
+                        await directory.remove()
             except GraphBubbleUp:
                 raise
             except Exception as error:

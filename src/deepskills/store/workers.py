@@ -8,6 +8,7 @@ holds the store's one lock and all other writers would wait for the computation 
 import asyncio
 import threading
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -62,11 +63,12 @@ class Turns:
 
 
 class InFlight:
-    """Bounds how many bytes a process works on at once."""
+    """Bounds how many bytes a process works on at once, and how many of them are one user's."""
 
     def __init__(self, size: int = BYTES_IN_FLIGHT) -> None:
         self._size = size
         self._held = 0
+        self._of_users: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -75,21 +77,37 @@ class InFlight:
         return self._held
 
     @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Hold so many bytes; what is larger than everything together is let in alone.
+    def hold(self, size: int = 0, user: str = "") -> Iterator[Callable[[int], None]]:
+        """Hold so many bytes, and give the function that holds more.
+
+        It counts for half of the room at most: a request holds its body and what becomes of it, and has to fit in when
+        it comes alone. Nor do all bodies of one user take more than half, however slowly they arrive.
 
         Raises:
-            SkillBusyError: If they do not fit now.
+            SkillBusyError: If they do not fit now; the function raises it too.
         """
-        with self._lock:
-            if self._held and self._held + size > self._size:
-                raise SkillBusyError("The server is working on as much as it can hold. Try again in a moment.")
-            self._held += size
+        held, most = 0, self._size // 2
+
+        def more(size: int) -> None:
+            nonlocal held
+            size = min(size, most - held)
+            with self._lock:
+                is_full = self._held + size > self._size or (user and self._of_users[user] + size > most)
+                if size and is_full:
+                    raise SkillBusyError("The server is working on as much as it can hold. Try again in a moment.")
+                self._held += size
+                self._of_users[user] += size
+                held += size
+
         try:
-            yield
+            more(size)
+            yield more
         finally:
             with self._lock:
-                self._held -= size
+                self._held -= held
+                self._of_users[user] -= held
+                # Only users who hold something are remembered.
+                self._of_users += Counter()
 
 
 in_flight = InFlight()

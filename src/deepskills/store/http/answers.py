@@ -10,7 +10,7 @@ import logging
 import stat
 import time
 import zipfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from tempfile import SpooledTemporaryFile
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -276,7 +276,8 @@ def _not_served(error: Exception) -> JSONResponse:
 def answer(code: int, name: str, message: str, details: Sequence[ErrorDetail] = ()) -> JSONResponse:
     """Return an error in the envelope."""
     error = ErrorBody(code=name, message=storable(message[:MAX_MESSAGE_LENGTH]), details=list(details))
-    return JSONResponse(ErrorAnswer(error=error).model_dump(), status_code=code)
+    # Caches may otherwise keep a 404 as they like, and show it to those who may see the skill.
+    return JSONResponse(ErrorAnswer(error=error).model_dump(), code, {"Cache-Control": "no-store", **NOSNIFF})
 
 
 def _show(text: str) -> str:
@@ -284,6 +285,7 @@ def _show(text: str) -> str:
 
 
 JSON_TYPE = "application/json"
+ZIP_TYPE = "application/zip"
 
 PIECE_BYTES = 1024 * 1024
 """How much of a large answer is in memory at a time, however slowly a client reads; the rest waits on the disk."""
@@ -331,9 +333,18 @@ _BATCH = 200
 
 async def _send(spool: Spool) -> AsyncIterator[bytes]:
     with spool:
-        spool.seek(0)
         while piece := spool.read(PIECE_BYTES):
             yield piece
+
+
+def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return what was put together, in pieces if it is large: it waits on the disk, however slowly a client reads."""
+    size = spool.tell()
+    spool.seek(0)
+    if size <= PIECE_BYTES:
+        with spool:
+            return Response(spool.read(), code, headers, media_type)
+    return StreamingResponse(_send(spool), code, {**(headers or {}), "content-length": str(size)}, media_type)
 
 
 async def shown_skill(
@@ -362,17 +373,25 @@ async def shown_skill(
             spool.write(separator + part)
             separator = b","
     spool.write(b"]}}" if separator == b"," else b',"files":[]}}')
-    if spool.tell() <= PIECE_BYTES:
-        with spool:
-            spool.seek(0)
-            return as_json(spool.read(), code, headers)
-    return StreamingResponse(_send(spool), code, {**headers, "content-length": str(spool.tell())}, JSON_TYPE)
+    return send_spool(spool, JSON_TYPE, code, headers)
 
 
-async def send_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFiles, name: str) -> Response:
-    """Return a `.zip` with skills, each in a directory with its name, as a download.
+async def send_archive(skills: AsyncIterator[Skill], read: ReadsFiles, name: str) -> Response:
+    """Return a `.zip` with skills, each in a directory with its name, as a download."""
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
+    return send_spool(await zipped(skills, read), ZIP_TYPE, headers=headers)
+
+
+async def zipped(skills: AsyncIterator[Skill], read: ReadsFiles, *, alone: bool = False) -> Spool:
+    """Return a `.zip` with skills, each in a directory with its name.
 
     It is written before any of it is sent, so that a failure is still an answer of its own.
+
+    Args:
+        skills: The skills.
+        read: Reads the contents of their files.
+        alone: Without directories for skills, and not compressed: releases of zlib differ, and what has a digest has to
+            be the same in every process.
 
     Raises:
         SkillBusyError: If there is no room for one of the skills now.
@@ -385,29 +404,27 @@ async def send_archive(skills: AsyncIterator[tuple[str, Skill]], read: ReadsFile
                 # One date for all, so that the same skill gives the same archive.
                 entry = zipfile.ZipInfo(path, _DATE)
                 entry.external_attr = _PLAIN_FILE
-                await run_in_thread(len(content), lambda: archive.writestr(entry, content, zipfile.ZIP_DEFLATED))
+                method = zipfile.ZIP_STORED if alone else zipfile.ZIP_DEFLATED
+                await run_in_thread(len(content), lambda: archive.writestr(entry, content, method))
 
-            async for directory, skill in skills:
+            async for skill in skills:
+                directory = "" if alone else f"{skill.name}/"
                 async with _assembling.turn(ASSEMBLING_SECONDS):
                     with in_flight.hold(skill.size):
-                        await add(f"{directory}/{SKILL_FILE}", document_of(skill).render())
+                        await add(f"{directory}{SKILL_FILE}", document_of(skill).render())
                         async for file, content in _contents(skill.files, read):
-                            await add(f"{directory}/{file.path}", content)
+                            await add(f"{directory}{file.path}", content)
     except BaseException:
         spool.close()
         raise
-    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
-    return StreamingResponse(_send(spool), 200, {**headers, "content-length": str(spool.tell())}, "application/zip")
+    return spool
 
 
 async def send_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
     """Return the bytes of a file, of a type that browsers save and never show."""
-    (content,) = await read.read_files([file])
-    if file.size <= PIECE_BYTES:
-        return Response(content, 200, headers, BYTES_TYPE)
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    spool.write(content)
-    return StreamingResponse(_send(spool), 200, {**headers, "content-length": str(file.size)}, BYTES_TYPE)
+    spool.write((await read.read_files([file]))[0])
+    return send_spool(spool, BYTES_TYPE, headers=headers)
 
 
 def clean_file_name(file: SkillFile, code: int = 200) -> Response:
@@ -522,9 +539,14 @@ def is_known(request: Request, tag: str) -> bool:
     return tag in known or "*" in known
 
 
+NOSNIFF = {"X-Content-Type-Options": "nosniff"}
+"""Keeps a browser from running a stranger's text as a script or a style sheet of this origin."""
+
+
 def cached(request: Request, response: Response) -> Response:
     """Return an answer that browsers may keep and proxies may not, or a 304 if the client has it already."""
-    if request.method != "GET":
+    response.headers.update(NOSNIFF)
+    if request.method not in {"GET", "HEAD"}:
         return response
     response.headers.setdefault("Cache-Control", "private, no-cache")
     response.headers.setdefault("Vary", VARY)

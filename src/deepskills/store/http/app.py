@@ -110,10 +110,10 @@ def _add_status(app: FastAPI, sessions: async_sessionmaker[AsyncSession]) -> Non
         """Answer 200 if the database answers and has the store's tables, and 503 if not."""
         try:
             async with sessions() as session:
-                await SkillService(session).last_revision()
+                await SkillService(session).list_skills(limit=1)
         except Exception as error:  # noqa: BLE001 - whatever it is, this process cannot serve
             logger.error("The store is not ready: %s", unavailable(error) or type(error).__name__)  # noqa: TRY400 - one line
-            return JSONResponse({"status": "unavailable"}, 503, {"Retry-After": "5"})
+            return JSONResponse({"status": "unavailable"}, 503, {"Retry-After": "5", "Cache-Control": "no-store"})
         return JSONResponse({"status": "ok"})
 
     @app.get("/docs", include_in_schema=False)

@@ -5,9 +5,9 @@ application whose `current_user` refuses such people refuses them here as well.
 """
 
 import hashlib
-import io
-import zipfile
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -17,15 +17,15 @@ from fastapi.responses import JSONResponse
 from deepskills._errors import SkillNotFoundError
 from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.names import stored_key
-from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
+from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.http.answers import NOTHING_HERE, route_class
+from deepskills.store.http.answers import NOTHING_HERE, PIECE_BYTES, Spool, route_class, send_spool, zipped
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService
-from deepskills.store.workers import Turns, in_flight, run_in_thread
+from deepskills.store.workers import Turns, run_in_thread
 
 ADDRESS = "/.well-known/agent-skills"
 """Where clients look."""
@@ -44,8 +44,6 @@ MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 
 _DIGEST_BYTES = 2_000_000
 _WAIT_SECONDS = 30.0
-_DATE = (1980, 1, 1, 0, 0, 0)
-_PLAIN_FILE = 0o100644 << 16
 
 _Kind = Literal["md", "zip"]
 _MEDIA_TYPES: dict[_Kind, str] = {"md": "text/markdown; charset=utf-8", "zip": "application/zip"}
@@ -57,7 +55,7 @@ def create_discovery_router(session_factory: SessionFactory, current_user: Curre
     parts = Parts(settings)
     router = APIRouter(route_class=route_class(settings.challenge), dependencies=[Depends(parts.user)])
     service_type = Annotated[SkillService, Depends(parts.service)]
-    listing = _Index(session_factory, policy)
+    listing = _Index(parts)
 
     @router.api_route("/index.json", methods=["GET", "HEAD"], include_in_schema=False)
     async def index(service: service_type) -> Response:
@@ -71,10 +69,11 @@ def create_discovery_router(session_factory: SessionFactory, current_user: Curre
         Raises:
             SkillNotFoundError: If there is no such skill, or no longer this revision of it.
         """
-        is_kind, content = await _artifact(service, skill_id, revision)
-        if is_kind != kind:
+        found = await _artifact(service, parts, skill_id, revision)
+        if found[0] != kind:
+            found[1].close()
             raise SkillNotFoundError(NOTHING_HERE)
-        return Response(content, media_type=_MEDIA_TYPES[kind])
+        return send_spool(found[1], _MEDIA_TYPES[kind])
 
     return router
 
@@ -82,9 +81,8 @@ def create_discovery_router(session_factory: SessionFactory, current_user: Curre
 class _Index:
     """The index, whose digests are made once for each revision of a skill."""
 
-    def __init__(self, session_factory: SessionFactory, policy: Policy) -> None:
-        self._session_factory = session_factory
-        self._policy = policy
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._digests: BoundedCache[tuple[UUID, int], tuple[_Kind, str]] = BoundedCache(_DIGEST_BYTES)
         self._turns = Turns()
 
@@ -107,14 +105,17 @@ class _Index:
         known = self._digests.get((listed.id, listed.revision))
         if known is None:
             # A session for each: none is held for the whole index.
-            async with self._session_factory() as session:
-                service = SkillService(session, policy=self._policy)
+            async with asynccontextmanager(self._parts.service)() as service:
                 try:
-                    kind, content = await _artifact(service, listed.id, listed.revision)
+                    kind, spool = await _artifact(service, self._parts, listed.id, listed.revision)
                 except SkillNotFoundError:
                     # Changed or withdrawn since it was listed.
                     return None
-            known = kind, await run_in_thread(len(content), lambda: hashlib.sha256(content).hexdigest())
+            with spool:
+                size = spool.tell()
+                spool.seek(0)
+                digest = await run_in_thread(size, lambda: hashlib.file_digest(spool, "sha256").hexdigest())
+            known = kind, digest
             self._digests.put((listed.id, listed.revision), known)
         kind, digest = known
         return {
@@ -142,31 +143,17 @@ def _chosen(skills: Iterable[Skill]) -> list[Skill]:
     return list(chosen.values())
 
 
-async def _artifact(service: SkillService, skill_id: UUID, revision: int) -> tuple[_Kind, bytes]:
+async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revision: int) -> tuple[_Kind, Spool]:
     """Return a skill as one file, the same bytes each time: its `SKILL.md`, or an archive if it has other files."""
-    light = await service.get_skill(skill_id, None, contents=False)
-    if light.size > MAX_ARTIFACT_BYTES:
+    skill = await service.get_skill(skill_id, None, contents=False)
+    if skill.size > MAX_ARTIFACT_BYTES or skill.revision != revision:
         raise SkillNotFoundError(NOTHING_HERE)
-    with in_flight.hold(2 * light.size):
-        skill = await service.get_skill(skill_id, None)
-        if skill.revision != revision:
-            raise SkillNotFoundError(NOTHING_HERE)
-        text = document_of(skill).render()
-        if not skill.files:
-            return "md", text
-        contents = {
-            SKILL_FILE: text,
-            **{file.path: file.data for file in sorted(skill.files, key=lambda file: file.path)},
-        }
-        return "zip", await run_in_thread(light.size, lambda: _zipped(contents))
+    if skill.files:
 
+        async def one() -> AsyncIterator[Skill]:
+            yield skill
 
-def _zipped(contents: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    # Not compressed: releases of zlib differ, and the digest has to be the same in every process.
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for path, content in contents.items():
-            entry = zipfile.ZipInfo(path, _DATE)
-            entry.external_attr = _PLAIN_FILE
-            archive.writestr(entry, content)
-    return packed.getvalue()
+        return "zip", await zipped(one(), parts, alone=True)
+    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    spool.write(document_of(skill).render())
+    return "md", spool

@@ -9,6 +9,7 @@ import binascii
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -47,31 +48,29 @@ _WEIGHT_OF_A_VALUE = 32
 """About how many bytes a name, value or bracket of JSON takes while it is parsed."""
 
 
-async def bound_body(request: Request, limit: int) -> bytes:
-    """Return the body of a request.
+@asynccontextmanager
+async def bound_body(request: Request, limit: int, user: str) -> AsyncIterator[bytes]:
+    """Give the body of a request, which counts as in flight from when it arrives.
 
     Raises:
         SkillTooLargeError: If it is larger than the limit; no more than that is read.
+        SkillBusyError: If there is no room for it now.
     """
     # A client that declares its length is refused before it sends anything; one that lies about it is cut off.
     declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and len(declared) < len(str(1 << 63)) and int(declared) > limit:
+    if declared.isascii() and declared.isdigit() and (len(declared) > len(str(limit)) or int(declared) > limit):
         raise _too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def declared_size(request: Request, limit: int) -> int:
-    """Return how many bytes a body has at most, as its client says."""
-    declared = request.headers.get("content-length", "")
-    is_number = declared.isascii() and declared.isdigit() and len(declared) < _MAX_DIGITS
-    return min(int(declared), limit) if is_number else limit
+    body = bytearray()
+    # Not what is declared: a client that announces much and sends nothing would keep others out.
+    with in_flight.hold(user=user) as hold_more:
+        async for chunk in request.stream():
+            if len(body) + len(chunk) > limit:
+                raise _too_large(limit)
+            hold_more(len(chunk))
+            body += chunk
+        whole = bytes(body)
+        body.clear()
+        yield whole
 
 
 def content_type(request: Request) -> str:
@@ -175,8 +174,6 @@ BEARER = HTTPBearer(
 )
 """How clients sign in, for the documentation, unless the application says otherwise."""
 
-_MAX_DIGITS = 19
-
 NO_REVISION = -1
 """A revision that no skill has, for a tag that is not one of ours."""
 
@@ -220,10 +217,9 @@ class Parts:
             check_not_forged(request)
             return known
 
-        async def raw_body(request: Request, _writer: Annotated[str, Depends(writer)]) -> AsyncIterator[bytes]:
-            most = settings.max_request_bytes
-            with in_flight.hold(declared_size(request, most)):
-                yield await bound_body(request, most)
+        async def raw_body(request: Request, known: Annotated[str, Depends(writer)]) -> AsyncIterator[bytes]:
+            async with bound_body(request, settings.max_request_bytes, known) as body:
+                yield body
 
         self.user = user
         """The user, or `None` if nobody is signed in."""

@@ -586,8 +586,8 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         """Get a skill as a `.zip`, in one directory with its name."""
         skill = await service.get_skill(skill_id, user, contents=False)
 
-        async def one() -> AsyncIterator[tuple[str, Skill]]:
-            yield skill.name, skill
+        async def one() -> AsyncIterator[Skill]:
+            yield skill
 
         return await send_archive(one(), parts, skill.name)
 
@@ -604,7 +604,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
         """
         first = await service.list_skills(user, include_public, limit=MAX_PAGE)
 
-        async def each() -> AsyncIterator[tuple[str, Skill]]:
+        async def each() -> AsyncIterator[Skill]:
             page, last = first, None
             while True:
                 for listed in page:
@@ -621,7 +621,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                         except SkillNotFoundError:
                             # Deleted or revoked since it was listed.
                             continue
-                    yield listed.name, skill
+                    yield skill
                 if page.next_cursor is None:
                     return
                 # By pages: to read the rows of 100,000 skills at once keeps the event loop for seconds.

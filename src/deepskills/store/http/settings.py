@@ -21,8 +21,11 @@ Variables win over the file: `DEEPSKILLS_OPERATORS` (ids with commas), `DEEPSKIL
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deepskills._skillmd.problems import quoted
 from deepskills.store.errors import SkillPolicyError
 from deepskills.store.rules import StoreLimits
 
@@ -30,8 +33,35 @@ CONFIG_VARIABLE = "DEEPSKILLS_CONFIG"
 """The environment variable with the path of the TOML file."""
 
 _PREFIX = "DEEPSKILLS_"
-_KEYS = frozenset({"operators", "approval", "retention", "groups_before_system", "groups", "limits"})
-_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_LIMIT = "DEEPSKILLS_LIMIT_"
+
+_Number = Annotated[int, Field(ge=0)]
+
+
+class _Limits(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    file_bytes: _Number = 0
+    skill_bytes: _Number = 0
+    files: _Number = 0
+    extensions: frozenset[str] = frozenset()
+    owner_skills: _Number = 0
+    owner_bytes: _Number = 0
+    history_bytes: _Number = 0
+    own_groups_only: bool = True
+
+
+class _Settings(BaseModel):
+    """What can be set; which of it was set is asked of pydantic, so the defaults say nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    operators: frozenset[str] = frozenset()
+    approval: bool | Literal["by-others"] = False
+    retention: float = 0
+    groups_before_system: bool = False
+    groups: dict[str, frozenset[str]] = Field(default_factory=dict)
+    limits: _Limits = Field(default_factory=_Limits)
 
 
 def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -40,40 +70,24 @@ def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         SkillPolicyError: If a value cannot be used.
     """
-    given = _of_file(environment.get(CONFIG_VARIABLE)) | _of_variables(environment)
     try:
-        return _options(given)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SkillPolicyError(f"The settings of the store cannot be used: {error}.") from None
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    unknown = sorted(given.keys() - _KEYS)
-    if unknown:
-        raise ValueError(f"there is no setting {', '.join(unknown)}")
-    found: dict[str, Any] = {
-        key: given[key] for key in ("approval", "retention", "groups_before_system") if key in given
-    }
-    if found.get("approval", False) not in (True, False, "by-others"):
-        raise ValueError(f"`approval` is true, false or by-others, not {found['approval']!r}")
-    if "operators" in given:
-        operators = frozenset(_texts(given["operators"]))
-        found["is_operator"] = operators.__contains__
-    if "groups" in given:
-        members = {group: frozenset(_texts(users)) for group, users in given["groups"].items()}
-        found["groups_of"] = lambda user: [group for group, users in members.items() if user in users]
-    if "limits" in given:
-        limits = dict(given["limits"])
-        if "extensions" in limits:
-            limits["extensions"] = frozenset(_texts(limits["extensions"]))
-        found["limits"] = StoreLimits(**limits)
+        settings = _Settings.model_validate(_of_file(environment.get(CONFIG_VARIABLE)) | _of_variables(environment))
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where, given = ".".join(map(str, wrong["loc"])), quoted(str(wrong["input"]))
+        raise SkillPolicyError(
+            f"The setting `{where}` of the store cannot be used: {wrong['msg']}, got {given}."
+        ) from None
+    named = settings.model_fields_set
+    plain = named & {"approval", "retention", "groups_before_system"}
+    found: dict[str, Any] = {name: getattr(settings, name) for name in plain}
+    if "operators" in named:
+        found["is_operator"] = settings.operators.__contains__
+    if "groups" in named:
+        found["groups_of"] = lambda user: [group for group, users in settings.groups.items() if user in users]
+    if "limits" in named:
+        found["limits"] = StoreLimits(**settings.limits.model_dump(exclude_unset=True))
     return found
-
-
-def _texts(given: object) -> list[str]:
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise TypeError(f"a list of texts is expected, not {given!r}")
-    return given
 
 
 def _of_file(path: str | None) -> dict[str, Any]:
@@ -86,37 +100,34 @@ def _of_file(path: str | None) -> dict[str, Any]:
 
 
 def _of_variables(environment: Mapping[str, str]) -> dict[str, Any]:
-    def value(name: str) -> str | None:
-        return environment.get(f"{_PREFIX}{name.upper()}", "").strip() or None
-
-    found: dict[str, Any] = {}
-    if (operators := value("operators")) is not None:
-        found["operators"] = _list(operators)
-    if (groups := value("groups")) is not None:
-        pairs = (part.partition("=") for part in groups.split(";") if part.strip())
-        found["groups"] = {group.strip(): _list(users) for group, _, users in pairs}
-    for name in ("approval", "groups_before_system"):
-        if (word := value(name)) is not None:
-            found[name] = _WORDS.get(word.lower(), word)
-    if (retention := value("retention")) is not None:
-        found["retention"] = _number(retention, float)
-    limits = {
-        name: _limit(name, limit) for name in StoreLimits.__dataclass_fields__ if (limit := value(f"limit_{name}"))
+    given = {name: text.strip() for name, text in environment.items() if text.strip()}
+    found: dict[str, Any] = {
+        name: given[key]
+        for name in ("approval", "retention", "groups_before_system")
+        if (key := _PREFIX + name.upper()) in given
     }
+    if "DEEPSKILLS_OPERATORS" in given:
+        found["operators"] = _list(given["DEEPSKILLS_OPERATORS"])
+    if "DEEPSKILLS_GROUPS" in given:
+        found["groups"] = _groups(given["DEEPSKILLS_GROUPS"])
+    # Whatever begins like one: a limit with a slip in its name would be none.
+    limits: dict[str, Any] = {key.removeprefix(_LIMIT).lower(): given[key] for key in given if key.startswith(_LIMIT)}
+    if "extensions" in limits:
+        limits["extensions"] = _list(limits["extensions"])
     return found | ({"limits": limits} if limits else {})
 
 
-def _limit(name: str, text: str) -> object:
-    if name == "extensions":
-        return _list(text)
-    return _WORDS.get(text.lower(), text) if name == "own_groups_only" else _number(text, int)
-
-
-def _number(text: str, kind: type[float]) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        raise SkillPolicyError(f"A setting of the store is a number, not {text!r}.") from None
+def _groups(text: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part in text.split(";"):
+        group, sign, users = part.partition("=")
+        if part.strip() and (not sign or not group.strip() or group.strip() in found):
+            raise SkillPolicyError(
+                f"The setting DEEPSKILLS_GROUPS names each group once, with its members, as in `team=alice,bob`: {part}"
+            )
+        if part.strip():
+            found[group.strip()] = _list(users)
+    return found
 
 
 def _list(text: str) -> list[str]:

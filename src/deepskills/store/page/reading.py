@@ -4,6 +4,7 @@ What a user may do is worked out here only to offer it (`rights_of`); the servic
 """
 
 import datetime as dt
+import hashlib
 import posixpath
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
 
 from deepskills._errors import SkillFileNotFoundError, SkillNotFoundError
+from deepskills._io.cache import BoundedCache
 from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
@@ -49,6 +51,9 @@ SORTED = 500
 
 MAX_ANONYMOUS = 50
 """How many skills the prompt of nobody shows: it costs everybody else no more than a list."""
+
+MAX_PROMPTED = 500
+"""How many skills the prompt of somebody who is signed in shows."""
 
 MAX_PROMPT_LENGTH = 200_000
 """How much of an agent's prompt is shown."""
@@ -122,7 +127,17 @@ def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
 
 async def in_html(text: str, place: Place) -> str | None:
     """Return Markdown as HTML; `None` if it is too long. A text can take far more time than its length suggests."""
-    return await run_in_thread(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
+    key = hashlib.sha256(text.encode("utf-8", "replace")).digest(), place
+    known = _rendered.get(key)
+    if known is None:
+        known = await run_in_thread(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
+        if known is not None:
+            _rendered.put(key, known)
+    return known
+
+
+_rendered: BoundedCache[tuple[bytes, Place], str] = BoundedCache(8 * 1024 * 1024)
+"""Texts as HTML: who reads one that is slow to render again and again costs others nothing."""
 
 
 async def text_of(skill: Skill, at: Addresses) -> str | None:
@@ -219,10 +234,9 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         user: user_type,
         public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        chosen = None
-        if user is None:
-            page = await service.list_skills(None, public, limit=MAX_ANONYMOUS)
-            chosen = [skill.id for skill in page] if page.next_cursor else None
+        most = MAX_ANONYMOUS if user is None else MAX_PROMPTED
+        page = await service.list_skills(user, public, limit=most)
+        chosen = [skill.id for skill in page] if page.next_cursor else None
         text = await prompt_of(parts, user, include_public=public, skill_ids=chosen)
         return await site.page(
             request,
@@ -327,8 +341,8 @@ def add_skills(router: APIRouter, parts: PageParts) -> None:
     async def archive(skill_id: str, service: service_type, user: user_type) -> Response:
         found = await service.get_skill(known_id(skill_id), user, contents=False)
 
-        async def one() -> AsyncIterator[tuple[str, Skill]]:
-            yield found.name, found
+        async def one() -> AsyncIterator[Skill]:
+            yield found
 
         return await send_archive(one(), parts, found.name)
 

@@ -27,10 +27,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills.store.http.answers import failed
-from deepskills.store.http.requests import Parts, Settings, bound_body, content_type, declared_size
+from deepskills.store.http.requests import Parts, Settings, bound_body, content_type
 from deepskills.store.page import shown
 from deepskills.store.rules import MAX_GROUPS, MAX_GROUPS_OF_USER, Policy, Viewer, signed_in, storable
-from deepskills.store.workers import in_flight, run_in_thread
+from deepskills.store.workers import run_in_thread
 
 # -- Forms -------------------------------------------------------------------------------------------------------------
 #
@@ -179,17 +179,14 @@ def revision_of(text: str) -> int:
     return int(text)
 
 
-async def read_form(request: Request, user: str, limit: int) -> Form:
-    """Return the form in a request.
+async def read_form(request: Request, user: str, body: bytes) -> Form:
+    """Return the form in the body of a request.
 
     Raises:
         ForgedRequestError: If it is not a form that this page gave to this user.
-        SkillTooLargeError: If it is larger than the limit; no more than that is read.
         SkillFormatError: If it cannot be read.
     """
-    check_same_site(request)
-    body = await bound_body(request, limit)
-    data = await _parse(request, body, limit)
+    data = await _parse(request, body)
     try:
         form = _form_of(data)
     finally:
@@ -198,7 +195,7 @@ async def read_form(request: Request, user: str, limit: int) -> Form:
     return form
 
 
-async def _parse(request: Request, body: bytes, limit: int) -> FormData:
+async def _parse(request: Request, body: bytes) -> FormData:
     media_type = content_type(request)
     if media_type not in (_URLENCODED, _PARTED):
         raise SkillFormatError("This address accepts only forms. Use the page, or the HTTP API.")
@@ -211,7 +208,7 @@ async def _parse(request: Request, body: bytes, limit: int) -> FormData:
             return await run_in_thread(len(body), lambda: FormData(_pairs(body)))
         # The body was read first, because the parser limits each part but not their sum.
         again = Request(request.scope, whole)
-        return await again.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=limit)
+        return await again.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body))
     except (HTTPException, ValueError) as error:
         reason = error.detail if isinstance(error, HTTPException) else error
         raise SkillFormatError(f"The form cannot be read: {storable(str(reason))[:200]}") from None
@@ -551,9 +548,9 @@ class PageParts:
             return signed_in(known)
 
         async def form(request: Request, known: Annotated[str, Depends(writer)]) -> AsyncIterator[Form]:
-            most = site.settings.max_request_bytes
-            with in_flight.hold(declared_size(request, most)):
-                yield await read_form(request, known, most)
+            check_same_site(request)
+            async with bound_body(request, site.settings.max_request_bytes, known) as body:
+                yield await read_form(request, known, body)
 
         self.user = user
         """The user, or `None` if nobody is signed in."""

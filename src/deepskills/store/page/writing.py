@@ -21,7 +21,7 @@ from deepskills._types import SKILL_FILE
 from deepskills.store.db.models import Skill
 from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
-from deepskills.store.http.requests import bound_body, declared_size
+from deepskills.store.http.requests import bound_body
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place
 from deepskills.store.page.reading import (
@@ -37,7 +37,7 @@ from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts,
 from deepskills.store.rules import Right, check_right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service import SkillService
-from deepskills.store.workers import in_flight, run_in_thread
+from deepskills.store.workers import run_in_thread
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
 """Largest text that is checked while somebody types: a `SKILL.md` can have 10 MiB."""
@@ -65,8 +65,7 @@ def add_creation(router: APIRouter, parts: PageParts) -> None:
         # It changes nothing, but it costs: the same checks as for a form, so that other sites cannot make browsers ask.
         check_same_site(request)
         check_token(request, request.headers.get(TOKEN_HEADER, ""), user)
-        with in_flight.hold(declared_size(request, MAX_CHECKED_BYTES)):
-            body = await bound_body(request, MAX_CHECKED_BYTES)
+        async with bound_body(request, MAX_CHECKED_BYTES, user) as body:
             found = await run_in_thread(len(body) * 4, lambda: shown.check(body))
         return JSONResponse(found.as_json())
 
