@@ -98,7 +98,7 @@ def write(page: Page, text: str) -> None:
 
 
 def test_pictures_of_the_documentation(browser: Browser, site: str) -> None:
-    """The pictures in the documentation are taken here, before anything else is done: list, skill, editor, versions."""
+    """The pictures in the documentation are taken here, before anything else is done."""
     target = Path(os.environ.get(PICTURES, ROOT / ".cache" / "screenshots"))
     target.mkdir(parents=True, exist_ok=True)
     context = browser.new_context(viewport={"width": 1180, "height": 760}, device_scale_factor=1.5)
@@ -118,7 +118,7 @@ def test_pictures_of_the_documentation(browser: Browser, site: str) -> None:
     before = area.input_value()
     area.fill(before.replace("name: csv-report", "name: CSV report"))
     expect(page.locator(".problems .error")).to_be_visible()
-    area.evaluate("area => { area.scrollTop = 0; area.setSelectionRange(0, 0); area.blur() }")
+    area.evaluate("area => { area.scrollTop = 0; area.setSelectionRange(0, 0); area.blur(); scrollTo(0, 0) }")
     taken("editor")
     first, _, rest = before.rpartition("\n\n")
     text = f"{first}\n\nSay how many rows were left out, and why.\n\n{rest}"
@@ -134,6 +134,22 @@ def test_pictures_of_the_documentation(browser: Browser, site: str) -> None:
     button(page, "Compare chosen").click()
     page.set_viewport_size({"width": 1180, "height": 640})
     taken("versions")
+
+    # What an operator sees who has to approve a change, and a character in it that nobody else would see.
+    page.goto(site)
+    link(page, "release-notes").click()
+    address = page.url
+    page.goto(f"{address}/edit")
+    area = page.get_by_label("SKILL.md")
+    area.fill(area.input_value().rstrip() + "\n\nName who has to act, \u200band by when.\n")
+    button(page, "Save").click()
+    page.goto(f"{site}/demo/as/olga")
+    page.set_viewport_size({"width": WIDE, "height": 860})
+    page.goto(address)
+    taken("approval")
+    page.set_viewport_size({"width": NARROW, "height": 860})
+    taken("approval-narrow")
+    assert overflows(page) == 0
     context.close()
 
 

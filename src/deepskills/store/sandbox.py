@@ -19,11 +19,11 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, Self, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -136,11 +136,16 @@ class SkillDirectory:
             frontier = below
         raise SkillsError(f"{self.path} nests deeper than {MAX_DEPTH} levels; remove it and try again")
 
-    async def holds_any(self, digests: Collection[str]) -> bool:
-        """Whether one of its top-level files is one that the loader wrote."""
+    async def is_made_by_loader(self, mark: bytes | None, known: frozenset[str] | None) -> bool:
+        """Whether a loader made it, by its marker, or by the digests that the store knows of what was delivered.
+
+        Whatever the marker says now, the store knows. Without any trace of a delivery, the directory may be somebody
+        else's, in another sandbox of the same user.
+        """
+        if self.is_own(mark) or known is None or mark is not None:
+            return self.is_own(mark) or known is not None
         paths = [path for path, is_directory in await listed(self.path, self._backend) if not is_directory]
-        found = await self._digests(paths[:MAX_COMPARED]) if digests else {}
-        return not digests.isdisjoint(found.values()) if isinstance(digests, frozenset) else False
+        return not known.isdisjoint((await self._digests(paths[:MAX_COMPARED])).values())
 
     async def put(self, files: Mapping[str, bytes], stale: Iterable[str], text: bytes, mark: bytes) -> None:
         """Write files, given by relative path, and remove stale entries; the `SKILL.md` comes last.
@@ -385,10 +390,9 @@ class SkillSandboxLoader:
                 chosen.setdefault(skill.id, skill)
         done = await self._load(list(chosen.values()), backend, user_id)
         for skill_id, problem in problems.items():
-            _log(skill_id, problem)
-        return {
-            skill_id: skill_id not in problems and done.get(as_id(skill_id) or UUID(int=0), False) for skill_id in given
-        }
+            with _reporting(f"load skill {skill_id} to the sandbox"):
+                raise problem
+        return {skill_id: skill_id not in problems and done[cast("UUID", as_id(skill_id))] for skill_id in given}
 
     async def sync(
         self, user_id: UserId | None, backend: BackendProtocol, *, include_public: bool = False
@@ -428,28 +432,22 @@ class SkillSandboxLoader:
 
     async def _revoke(self, directory: SkillDirectory, known: frozenset[str] | None) -> bool | None:
         """Remove a directory that should not be there; `None` for one that no loader made."""
-        try:
+        done = False
+        with _reporting(f"remove {directory.path} from the sandbox"):
             mark = await directory.read_mark()
-            # Whatever the marker says now, the store knows what was delivered. Without any trace of that, the directory
-            # may be somebody else's, in another sandbox of the same user.
-            is_delivered = known is not None and (mark is not None or await directory.holds_any(known))
-            if not is_delivered and not directory.is_own(mark):
-                if known is not None:
-                    logger.error("Nothing in %s is as it was delivered, so it stays; remove it by hand", directory.path)
-                return None if known is None else False
+            if not directory.is_own(mark) and known is None:
+                return None
+            if not await directory.is_made_by_loader(mark, known):
+                raise SkillsError("nothing in it is as it was delivered, so it stays; remove it by hand")
             await directory.remove()
-        except GraphBubbleUp:
-            raise
-        except Exception as error:
-            logger.exception("Cannot remove %s from the sandbox: %s", directory.path, error)  # noqa: TRY401 - in the line itself
-            return False
-        return True
+            done = True
+        return done  # noqa: RET504 - a failure that was reported ends here
 
     async def _load(self, skills: list[Skill], backend: BackendProtocol, user_id: UserId | None) -> dict[UUID, bool]:
         """Return for each skill of a listing whether its directory is right."""
-        done: dict[UUID, bool] = {}
+        done = dict.fromkeys((skill.id for skill in skills), False)
         for skill in skills:
-            try:
+            with _reporting(f"load skill {skill.id} to the sandbox"):
                 # Checked again, because rows may have been written outside the service.
                 check_name(skill.name)
                 directory = SkillDirectory(backend, self._root, skill.name)
@@ -457,11 +455,6 @@ class SkillSandboxLoader:
                 async with _alone(backend, self._root):
                     await self._bring(skill, directory, backend, user_id)
                 done[skill.id] = True
-            except GraphBubbleUp:
-                raise
-            except Exception as error:  # noqa: BLE001 - one skill's failure, whatever it is, stops no other
-                _log(skill.id, error)
-                done[skill.id] = False
         return done
 
     async def _bring(
@@ -521,12 +514,12 @@ class SkillSandboxLoader:
     async def _check_own(
         self, directory: SkillDirectory, mark: bytes | None, user_id: UserId | None, *, has_files: bool, differs: bool
     ) -> None:
-        if directory.is_own(mark) or (not has_files and (mark is None or directory.is_half_written(mark))):
+        if directory.is_own(mark) or (mark is None and not (has_files and differs)):
             return
-        if mark is None and not differs:
+        if directory.is_half_written(mark) and not has_files:
             return
         known = (await self._service.deliveries([directory.path], user_id)).get(directory.path)
-        if known is not None and (mark is not None or await directory.holds_any(known)):
+        if await directory.is_made_by_loader(mark, known):
             return
         raise SkillsError(f"{directory.path} was not made by the loader; remove it, or rename the skill")
 
@@ -549,13 +542,17 @@ def _check_files(skill: Skill) -> None:
             raise SkillsError(f"its file {file.path!r} has the name of one of the loader's own; rename it")
 
 
-def _log(skill_id: UUID, error: Exception) -> None:
-    is_missing = isinstance(error, SkillNotFoundError)
-    level = logging.WARNING if is_missing else logging.ERROR
-    trace = None if is_missing else error
-    logger.log(
-        level, "Cannot load skill %s to the sandbox: %s: %s", skill_id, type(error).__name__, error, exc_info=trace
-    )
+@contextmanager
+def _reporting(what: str) -> Iterator[None]:
+    """Log the failure of what is done inside, whatever it is: one skill's failure stops no other."""
+    try:
+        yield
+    except GraphBubbleUp:
+        raise
+    except Exception as error:
+        is_missing = isinstance(error, SkillNotFoundError)
+        level, trace = (logging.WARNING, None) if is_missing else (logging.ERROR, error)
+        logger.log(level, "Cannot %s: %s: %s", what, type(error).__name__, error, exc_info=trace)
 
 
 class SharedSandbox:
@@ -639,18 +636,13 @@ class SharedSandbox:
         """Remove what `preload` wrote, and nothing else; a second call does nothing."""
         for path, writer in list(self._written.items()):
             directory = SkillDirectory(self._backend, self._root, path.rpartition("/")[2])
-            try:
-                mark = await directory.read_mark()
+            with _reporting(f"remove {path} from the sandbox"):
+                mark = await directory.read_mark() or b""
                 # Another loader may have written there since. Whatever an agent did to the marker changes nothing.
-                if not directory.is_own(mark) or writer.encode() in (mark or b"") or b'"writer"' not in (mark or b""):
+                if not directory.is_own(mark) or writer.encode() in mark or b'"writer"' not in mark:
                     async with _alone(self._backend, self._root):
                         await directory.remove()
-            except GraphBubbleUp:
-                raise
-            except Exception as error:
-                logger.exception("Cannot remove %s from the sandbox: %s", path, error)  # noqa: TRY401 - in the line itself
-                continue
-            del self._written[path]
+                del self._written[path]
         await self._remove_made()
 
     async def _missing(self) -> list[str]:
@@ -668,16 +660,8 @@ class SharedSandbox:
 
     async def _remove_made(self) -> None:
         """Remove those directories above the skills that `preload` created and that are empty."""
-        while self._made and not self._written:
-            path = self._made[0]
-            if await listed(path, self._backend):
-                return
-            try:
-                await check_links(self._backend, self._root, [path])
-                await _delete(path, self._backend)
-            except GraphBubbleUp:
-                raise
-            except Exception as error:  # noqa: BLE001 - an empty directory is left, and nothing else
-                logger.warning("Cannot remove the empty directory %s: %s: %s", path, type(error).__name__, error)
-                return
-            self._made.pop(0)
+        with _reporting(f"remove the empty directories of {self._root}"):
+            while self._made and not self._written and not await listed(self._made[0], self._backend):
+                await check_links(self._backend, self._root, self._made[:1])
+                await _delete(self._made[0], self._backend)
+                self._made.pop(0)

@@ -376,6 +376,11 @@ async def shown_skill(
     return send_spool(spool, JSON_TYPE, code, headers)
 
 
+async def only(skill: Skill) -> AsyncIterator[Skill]:
+    """Yield one skill, for an archive."""
+    yield skill
+
+
 async def send_archive(skills: AsyncIterator[Skill], read: ReadsFiles, name: str) -> Response:
     """Return a `.zip` with skills, each in a directory with its name, as a download."""
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}

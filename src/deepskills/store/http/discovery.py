@@ -5,7 +5,7 @@ application whose `current_user` refuses such people refuses them here as well.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import asynccontextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.http.answers import NOTHING_HERE, PIECE_BYTES, Spool, route_class, send_spool, zipped
+from deepskills.store.http.answers import NOTHING_HERE, PIECE_BYTES, Spool, only, route_class, send_spool, zipped
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService
@@ -149,11 +149,7 @@ async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revisio
     if skill.size > MAX_ARTIFACT_BYTES or skill.revision != revision:
         raise SkillNotFoundError(NOTHING_HERE)
     if skill.files:
-
-        async def one() -> AsyncIterator[Skill]:
-            yield skill
-
-        return "zip", await zipped(one(), parts, alone=True)
+        return "zip", await zipped(only(skill), parts, alone=True)
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     spool.write(document_of(skill).render())
     return "md", spool

@@ -199,6 +199,39 @@ class Settings:
         return scheme.capitalize() if isinstance(scheme, str) else "Bearer"
 
 
+IfMatch = Annotated[
+    str | None,
+    Header(description='Change it only if it still has this `ETag`, such as `"42"`; else 412.', max_length=1_000),
+]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who writes, and the revision that they know."""
+
+    service: SkillService
+    user: str
+    if_match: str | None
+
+    async def change(self, write: Callable[..., Awaitable[ResultT]], *values: object, **options: object) -> ResultT:
+        """Return what a method of the service returns for these values, the user and the revision.
+
+        Raises:
+            SkillStaleError: If the client does not name the revision that the skill has.
+        """
+        if self.if_match is None or self.if_match.strip() == "*":
+            return await write(*values, self.user, **options)
+        # Bounded: the header comes from a client.
+        known = [_revision_of(tag) for tag in self.if_match.split(",", _MAX_MATCHES)[:_MAX_MATCHES]]
+        try:
+            return await write(*values, self.user, expected_revision=known[0], **options)
+        except SkillStaleError as error:
+            # One of several may be the current one, which only the write itself can tell.
+            if error.revision not in known[1:]:
+                raise
+            return await write(*values, self.user, expected_revision=error.revision, **options)
+
+
 class Parts:
     """The dependencies of operations, created for one router: each is a function for `Depends`."""
 
@@ -213,7 +246,14 @@ class Parts:
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
             return signed_in(known)
 
-        async def bodiless_writer(request: Request, known: Annotated[str, Depends(writer)]) -> str:
+        async def caller(
+            service: Annotated[SkillService, Depends(self.service)],
+            user: Annotated[str, Depends(writer)],
+            if_match: IfMatch = None,
+        ) -> Caller:
+            return Caller(service, user, if_match)
+
+        async def bodiless_caller(request: Request, known: Annotated[Caller, Depends(caller)]) -> Caller:
             check_not_forged(request)
             return known
 
@@ -227,8 +267,11 @@ class Parts:
         self.writer = writer
         """The signed-in user."""
 
-        self.bodiless_writer = bodiless_writer
-        """The signed-in user of a write without a body that no other site's page can have sent."""
+        self.caller = caller
+        """The signed-in user of a write, with the revision that they know."""
+
+        self.bodiless_caller = bodiless_caller
+        """The same for a write without a body that no other site's page can have sent."""
 
         self.raw_body = raw_body
         """The bytes of the body, read once the writer is known."""
@@ -286,36 +329,11 @@ def check_user(given: object) -> str | None:
     return given or None
 
 
-async def matching(if_match: str | None, write: Callable[[int | None], Awaitable[ResultT]]) -> ResultT:
-    """Return what `write` returns for the revision in a client's `If-Match`; `None` means any.
-
-    Raises:
-        SkillStaleError: If the client does not name the revision that the skill has.
-    """
-    if if_match is None or if_match.strip() == "*":
-        return await write(None)
-    # Bounded: the header comes from a client.
-    known = [_revision_of(tag) for tag in if_match.split(",", _MAX_MATCHES)[:_MAX_MATCHES]]
-    try:
-        return await write(known[0])
-    except SkillStaleError as error:
-        # One of several may be the current one, which only the write itself can tell.
-        if error.revision not in known[1:]:
-            raise
-        return await write(error.revision)
-
-
 def _revision_of(tag: str) -> int:
     found = _ETAG.fullmatch(tag)
     # By the rules of HTTP, a weak tag never matches.
     is_revision = found is not None and not found[1] and _REVISION.fullmatch(found[2]) is not None
     return int(found[2]) if found is not None and is_revision else NO_REVISION
-
-
-IfMatch = Annotated[
-    str | None,
-    Header(description='Change it only if it still has this `ETag`, such as `"42"`; else 412.', max_length=1_000),
-]
 
 
 def cursor_of(number: int) -> str:

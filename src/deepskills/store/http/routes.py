@@ -39,6 +39,7 @@ from deepskills.store.http.answers import (
     document_errors,
     etag,
     is_known,
+    only,
     route_class,
     send_archive,
     shown_skill,
@@ -48,14 +49,13 @@ from deepskills.store.http.requests import (
     BEARER,
     MAX_REQUEST_BYTES,
     ZIP_TYPES,
+    Caller,
     CurrentUser,
-    IfMatch,
     Parts,
     Settings,
     content_type,
     cursor_of,
     file_content,
-    matching,
     number_of,
 )
 from deepskills.store.rules import MAX_TAGS, Policy
@@ -141,8 +141,9 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     # router and its settings.
     service_type = Annotated[SkillService, Depends(parts.service)]
     user_type = Annotated[str | None, Depends(parts.user)]
+    caller_type = Annotated[Caller, Depends(parts.caller)]
     writer_type = Annotated[str, Depends(parts.writer)]
-    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
+    bodiless_caller = Annotated[Caller, Depends(parts.bodiless_caller)]
     raw_body = Annotated[bytes, Depends(parts.raw_body)]
     changes = Annotated[SkillUpdate, Depends(parts.body(SkillUpdate))]
 
@@ -224,26 +225,18 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillUpdate),
     )
-    async def update_skill(
-        skill_id: UUID, data: changes, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Response:
+    async def update_skill(skill_id: UUID, data: changes, caller: caller_type) -> Response:
         """Change a skill; fields that are left out stay as they are. The answer leaves out the contents of files."""
-        return await shown_skill(
-            await matching(if_match, lambda known: service.update_skill(skill_id, data, user, expected_revision=known))
-        )
+        return await shown_skill(await caller.change(caller.service.update_skill, skill_id, data))
 
     @router.delete("/skills/{skill_id}", responses=document_errors(403, 404, 409, 412))
     async def delete_skill(
         skill_id: UUID,
-        service: service_type,
-        user: writer_type,
-        if_match: IfMatch = None,
+        caller: caller_type,
         force: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Answer[Deleted]:
         """Delete a skill with its files; it can be restored for a while. If others require it, pass `force`."""
-        await matching(
-            if_match, lambda known: service.delete_skill(skill_id, user, expected_revision=known, force=force)
-        )
+        await caller.change(caller.service.delete_skill, skill_id, force=force)
         return Answer(data=Deleted(id=skill_id))
 
     @router.post(
@@ -251,19 +244,14 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         response_model=Answer[SkillSchema],
         responses=document_errors(403, 404, 409, 412, 413),
     )
-    async def restore_skill(
-        skill_id: UUID, service: service_type, user: bodiless_writer, if_match: IfMatch = None
-    ) -> Response:
+    async def restore_skill(skill_id: UUID, caller: bodiless_caller) -> Response:
         """Restore a deleted skill."""
-        return await shown_skill(
-            await matching(if_match, lambda known: service.restore_skill(skill_id, user, expected_revision=known))
-        )
+        return await shown_skill(await caller.change(caller.service.restore_skill, skill_id))
 
 
 def _add_saving(router: APIRouter, parts: Parts) -> None:
     """Add the operations on files and on whole skills."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
+    caller_type = Annotated[Caller, Depends(parts.caller)]
     raw_body = Annotated[bytes, Depends(parts.raw_body)]
     new_file = Annotated[SkillFileCreate, Depends(parts.body(SkillFileCreate))]
     file_path = Annotated[str, Path(max_length=MAX_QUERY_LENGTH, examples=["references/guide.md"])]
@@ -274,23 +262,14 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillDocument, "application/zip"),
     )
-    async def save_skill(
-        skill_id: UUID,
-        request: Request,
-        raw: raw_body,
-        service: service_type,
-        user: writer_type,
-        if_match: IfMatch = None,
-    ) -> Response:
+    async def save_skill(skill_id: UUID, request: Request, raw: raw_body, caller: caller_type) -> Response:
         """Replace a skill's text and files in one step, with a `SKILL.md` and files as JSON, or with a `.zip`."""
 
         async def save(text: bytes | str, files: Any) -> Skill:  # noqa: ANN401 - as the service takes them
-            return await matching(
-                if_match, lambda known: service.save_skill(skill_id, text, files, user, expected_revision=known)
-            )
+            return await caller.change(caller.service.save_skill, skill_id, text, files)
 
         if content_type(request) in ZIP_TYPES:
-            return await shown_skill(await parts.unzip(service, raw, user, skill_id, save))
+            return await shown_skill(await parts.unzip(caller.service, raw, caller.user, skill_id, save))
         document = await parts.parse(SkillDocument, request, raw)
         return await shown_skill(await save(document.skill_md, document.files))
 
@@ -301,14 +280,9 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(SkillFileCreate),
     )
-    async def add_file(
-        skill_id: UUID, data: new_file, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Response:
+    async def add_file(skill_id: UUID, data: new_file, caller: caller_type) -> Response:
         """Add a file to a skill. The `ETag` names the skill's new revision."""
-        return clean_file_name(
-            await matching(if_match, lambda known: service.add_file(skill_id, data, user, expected_revision=known)),
-            201,
-        )
+        return clean_file_name(await caller.change(caller.service.add_file, skill_id, data), 201)
 
     @router.put(
         "/skills/{skill_id}/files/{path:path}",
@@ -316,14 +290,8 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         responses=document_errors(403, 404, 412, 413),
         openapi_extra=_json_body(SkillFileContent, "application/octet-stream"),
     )
-    async def save_file(  # noqa: PLR0913, PLR0917 - dependencies
-        skill_id: UUID,
-        path: file_path,
-        request: Request,
-        raw: raw_body,
-        service: service_type,
-        user: writer_type,
-        if_match: IfMatch = None,
+    async def save_file(
+        skill_id: UUID, path: file_path, request: Request, raw: raw_body, caller: caller_type
     ) -> Response:
         """Add a file, or replace it in one step: send its bytes, or its content and encoding as JSON.
 
@@ -333,16 +301,12 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         content = await run_in_thread(len(raw), lambda: file_content(path, content_type(request), raw))
         # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
-        return clean_file_name(
-            await matching(if_match, lambda known: service.save_file(skill_id, data, user, expected_revision=known))
-        )
+        return clean_file_name(await caller.change(caller.service.save_file, skill_id, data))
 
     @router.delete("/skills/files/{file_id}", responses=document_errors(403, 404, 412))
-    async def delete_file(
-        file_id: UUID, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Answer[Deleted]:
+    async def delete_file(file_id: UUID, caller: caller_type) -> Answer[Deleted]:
         """Delete a file of a skill. `If-Match` names the skill's revision."""
-        await matching(if_match, lambda known: service.delete_file(file_id, user, expected_revision=known))
+        await caller.change(caller.service.delete_file, file_id)
         return Answer(data=Deleted(id=file_id))
 
 
@@ -404,15 +368,11 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     """Add the operations on versions, for those who may write the skill."""
     service_type = Annotated[SkillService, Depends(parts.service)]
     writer_type = Annotated[str, Depends(parts.writer)]
-    bodiless_writer = Annotated[str, Depends(parts.bodiless_writer)]
+    bodiless_caller = Annotated[Caller, Depends(parts.bodiless_caller)]
 
     @router.get("/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=document_errors(403, 404))
     async def list_versions(
-        skill_id: UUID,
-        service: service_type,
-        user: writer_type,
-        limit: Limit = DEFAULT_PAGE,
-        cursor: Cursor = None,
+        skill_id: UUID, service: service_type, user: writer_type, limit: Limit = DEFAULT_PAGE, cursor: Cursor = None
     ) -> Response:
         """List the revisions of a skill, newest first."""
         before = None if cursor is None else number_of(cursor)
@@ -436,19 +396,9 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         response_model=Answer[SkillSchema],
         responses=document_errors(403, 404, 409, 412, 413),
     )
-    async def restore_version(
-        skill_id: UUID,
-        revision: Revision,
-        service: service_type,
-        user: bodiless_writer,
-        if_match: IfMatch = None,
-    ) -> Response:
+    async def restore_version(skill_id: UUID, revision: Revision, caller: bodiless_caller) -> Response:
         """Give a skill the text and files of one of its revisions, as a new revision."""
-        return await shown_skill(
-            await matching(
-                if_match, lambda known: service.restore_version(skill_id, revision, user, expected_revision=known)
-            )
-        )
+        return await shown_skill(await caller.change(caller.service.restore_version, skill_id, revision))
 
     @router.get(
         "/skills/{skill_id}/versions/{old}/diff/{new}",
@@ -473,6 +423,7 @@ def page_of(data: list[Any], next_cursor: str | None) -> Response:
 def add_governance(router: APIRouter, parts: Parts) -> None:
     """Add the operations on who owns, sees and uses skills, for owners and for operators."""
     service_type = Annotated[SkillService, Depends(parts.service)]
+    caller_type = Annotated[Caller, Depends(parts.caller)]
     writer_type = Annotated[str, Depends(parts.writer)]
     approval = Annotated[Approval, Depends(parts.body(Approval))]
     hiding = Annotated[Hiding, Depends(parts.body(Hiding))]
@@ -495,16 +446,9 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     @router.post(
         "/skills/{skill_id}/hide", response_model=Answer[SkillSchema], responses=codes, openapi_extra=_json_body(Hiding)
     )
-    async def hide_skill(
-        skill_id: UUID, data: hiding, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Response:
+    async def hide_skill(skill_id: UUID, data: hiding, caller: caller_type) -> Response:
         """Hide a skill from everybody but its owner, or show it again. For operators."""
-        return await shown_skill(
-            await matching(
-                if_match,
-                lambda known: service.hide_skill(skill_id, user, hidden=data.hidden, expected_revision=known),
-            )
-        )
+        return await shown_skill(await caller.change(caller.service.hide_skill, skill_id, hidden=data.hidden))
 
     @router.post(
         "/skills/{skill_id}/hand-over",
@@ -512,17 +456,11 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         responses=document_errors(403, 404, 409, 412, 413),
         openapi_extra=_json_body(Handover),
     )
-    async def hand_over(
-        skill_id: UUID, data: handover, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Response:
+    async def hand_over(skill_id: UUID, data: handover, caller: caller_type) -> Response:
         """Make another user the owner of a skill. For operators: only they know who a user id belongs to."""
         # Stricter than the service, which also lets owners hand over: a mistyped id would give a skill away for good.
-        await service.check_operator(user)
-        return await shown_skill(
-            await matching(
-                if_match, lambda known: service.hand_over(skill_id, data.owner_id, user, expected_revision=known)
-            )
-        )
+        await caller.service.check_operator(caller.user)
+        return await shown_skill(await caller.change(caller.service.hand_over, skill_id, data.owner_id))
 
     @router.put(
         "/skills/{skill_id}/share",
@@ -530,16 +468,10 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         responses=codes,
         openapi_extra=_json_body(Sharing),
     )
-    async def share_skill(
-        skill_id: UUID, data: sharing, service: service_type, user: writer_type, if_match: IfMatch = None
-    ) -> Response:
+    async def share_skill(skill_id: UUID, data: sharing, caller: caller_type) -> Response:
         """Set the groups that a skill is shared with, and what their members may do."""
         update = SkillUpdate(shared_with=data.shared_with)
-        return await shown_skill(
-            await matching(
-                if_match, lambda known: service.update_skill(skill_id, update, user, expected_revision=known)
-            )
-        )
+        return await shown_skill(await caller.change(caller.service.update_skill, skill_id, update))
 
     @router.get("/changes", response_model=Page[ChangeSchema], responses=document_errors())
     async def list_changes(
@@ -585,11 +517,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
     async def get_archive(skill_id: UUID, service: service_type, user: user_type) -> Response:
         """Get a skill as a `.zip`, in one directory with its name."""
         skill = await service.get_skill(skill_id, user, contents=False)
-
-        async def one() -> AsyncIterator[Skill]:
-            yield skill
-
-        return await send_archive(one(), parts, skill.name)
+        return await send_archive(only(skill), parts, skill.name)
 
     @router.get("/export", response_class=Response, responses=answers)
     async def export(

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.http.requests import BEARER, MAX_REQUEST_BYTES, CurrentUser, Settings
 from deepskills.store.page.reading import add_lists, add_skills, add_versions
-from deepskills.store.page.site import PageParts, Site, WithHeaders
+from deepskills.store.page.site import Site, Visits, WithHeaders
 from deepskills.store.page.writing import (
     add_creation,
     add_editing,
@@ -54,11 +54,11 @@ def create_skills_page(
     app = FastAPI(title="Skills", openapi_url=None, redirect_slashes=False)
     app.add_middleware(WithHeaders)
     app.router.route_class = site.route_class()
-    parts = PageParts(site)
+    visits = Visits(site)
     for add in (add_lists, add_skills, add_versions):
-        add(app.router, parts)
+        add(app.router, visits)
     for add in (add_creation, add_editing, add_files, add_uploads, add_sharing, add_operations, add_removal):
-        add(app.router, parts)
+        add(app.router, visits)
 
     async def refused(request: Request, error: Exception) -> Response:
         return await site.failure(request, error)

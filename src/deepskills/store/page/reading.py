@@ -1,18 +1,18 @@
 """Shows lists, skills, files, versions, diffs and the agent's prompt on the page. Nothing here writes.
 
-What a user may do is worked out here only to offer it (`rights_of`); the service checks it again when they do it.
+What a user may do is worked out only to offer it (`Visit.may`); the service checks it again when they do it.
 """
 
 import datetime as dt
 import hashlib
 import posixpath
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
@@ -23,12 +23,13 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._skillmd.problems import quoted
 from deepskills.store.agent.adapter import DatabaseSkillAdapter
 from deepskills.store.db.models import Skill, SkillFile, document_of, now
-from deepskills.store.http.answers import send_archive, send_file
+from deepskills.store.http.answers import only, send_archive, send_file
+from deepskills.store.http.requests import Settings
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
-from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, PageParts, revision_of
-from deepskills.store.rules import MAX_TAGS, Viewer, has_right, known_id, may_share_with_any
-from deepskills.store.service import SkillFigures, SkillService
+from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, SignedIn, Visit, Visits, revision_of
+from deepskills.store.rules import MAX_TAGS, Viewer, may_share_with_any
+from deepskills.store.service import SkillFigures
 from deepskills.store.workers import run_in_thread
 
 PAGE_SIZE = 50
@@ -63,6 +64,7 @@ _ROW = 300
 """About how many characters a row of a list has."""
 
 _Word = Annotated[str, Query(max_length=1_000)]
+_Cursor = Annotated[str | None, Query(max_length=2_000)]
 
 Scope = Literal["all", "agent", "waiting", "everybody"]
 """Which skills a list shows: all that the user may see, those that the user's agents get, those that wait for an
@@ -115,16 +117,6 @@ def is_shown(row: Row, audience: str, status: str) -> bool:
     return all(not word or word in texts[key] for key, word in wanted.items())
 
 
-def rights_of(skill: Skill, viewer: Viewer) -> dict[str, bool]:
-    """Return what a viewer may do with a skill, by the same rules that the service checks."""
-    return {
-        "write": has_right(skill, viewer, "write"),
-        "own": has_right(skill, viewer, "own"),
-        "remove": viewer.user is not None and has_right(skill, viewer, "remove"),
-        "operate": viewer.user is not None and has_right(skill, viewer, "operate"),
-    }
-
-
 async def in_html(text: str, place: Place) -> str | None:
     """Return Markdown as HTML; `None` if it is too long. A text can take far more time than its length suggests."""
     key = hashlib.sha256(text.encode("utf-8", "replace")).digest(), place
@@ -140,37 +132,35 @@ _rendered: BoundedCache[tuple[bytes, Place], str] = BoundedCache(8 * 1024 * 1024
 """Texts as HTML: who reads one that is slow to render again and again costs others nothing."""
 
 
-async def text_of(skill: Skill, at: Addresses) -> str | None:
-    """Return a skill's instructions as HTML; `None` if they are too long to be rendered."""
-    place = Place(at.skill(skill.id, "/files/"), at.skill(skill.id), paths=frozenset(file.path for file in skill.files))
-    return await in_html(skill.content, place)
+def place_of(at: Addresses, skill: Skill | None, directory: str = "") -> Place:
+    """Return where a text in a skill is; without a skill, its links lead nowhere."""
+    if skill is None:
+        return Place("", "")
+    paths = frozenset(file.path for file in skill.files)
+    return Place(at.skill(skill.id, "/files/"), at.skill(skill.id), directory, paths)
 
 
-def add_lists(router: APIRouter, parts: PageParts) -> None:
+def add_lists(router: APIRouter, visits: Visits) -> None:
     """Add the lists: skills, deleted skills, and the prompt that an agent would get."""
-    site = parts.site
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    user_type = Annotated[str | None, Depends(parts.user)]
-    writer_type = Annotated[str, Depends(parts.writer)]
+    anybody = Annotated[Visit, Depends(visits.anybody)]
+    signed_in = Annotated[SignedIn, Depends(visits.signed)]
 
     @router.get("/")
     async def skills(  # noqa: PLR0913, PLR0917 - query parameters
-        request: Request,
-        service: service_type,
-        user: user_type,
+        visit: anybody,
         q: _Word = "",
         tag: Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)] = None,
         scope: Scope = "all",
         sort: Sort = "name",
         audience: Literal["", "private", "groups", "public", "system"] = "",
         status: Literal["", "approved", "needs approval", "hidden"] = "",
-        cursor: Annotated[str | None, Query(max_length=2_000)] = None,
+        cursor: _Cursor = None,
     ) -> Response:
-        viewer = await site.viewer(user)
+        viewer = visit.viewer
         is_sorted_here = bool(sort != "name" or audience or status)
         # What waits for approval is everybody's to an operator, and to anybody else their own.
-        page = await service.list_skills(
-            user,
+        page = await visit.service.list_skills(
+            visit.user,
             include_public=scope != "agent",
             tags=tag,
             tag_match="all",
@@ -182,18 +172,15 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         )
         today = now().date()
         since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
-        figures = await service.figures([skill.id for skill in page], since, user)
+        figures = await visit.service.figures([skill.id for skill in page], since, visit.user)
         rows = [row_of(skill, viewer, figures.get(skill.id)) for skill in page]
         rows = [row for row in rows if is_shown(row, audience, status)]
         if sort != "name":
             rows.sort(key=_ORDERS[sort], reverse=True)
         filters = {"q": q, "tag": tag or [], "scope": "" if scope == "all" else scope}
         filters |= {"sort": "" if sort == "name" else sort, "audience": audience, "status": status}
-        return await site.page(
-            request,
+        return await visit.page(
             "list.html",
-            user,
-            viewer=viewer,
             size=len(rows) * _ROW,
             rows=rows,
             most=max((row.loads or 0 for row in rows), default=0) or 1,
@@ -207,41 +194,26 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
         )
 
     @router.get("/deleted")
-    async def deleted(
-        request: Request,
-        service: service_type,
-        user: writer_type,
-        scope: Literal["own", "everybody"] = "own",
-        cursor: Annotated[str | None, Query(max_length=2_000)] = None,
-    ) -> Response:
-        page = await service.list_skills(
-            user, deleted=True, limit=PAGE_SIZE, cursor=cursor, everything=scope == "everybody"
+    async def deleted(visit: signed_in, scope: Literal["own", "everybody"] = "own", cursor: _Cursor = None) -> Response:
+        page = await visit.service.list_skills(
+            visit.user, deleted=True, limit=PAGE_SIZE, cursor=cursor, everything=scope == "everybody"
         )
-        return await site.page(
-            request,
-            "deleted.html",
-            user,
-            skills=list(page),
-            scope=scope,
-            next_cursor=page.next_cursor,
-            retention=site.policy.retention,
+        retention = visit.site.settings.policy.retention
+        return await visit.page(
+            "deleted.html", skills=list(page), scope=scope, next_cursor=page.next_cursor, retention=retention
         )
 
     @router.get("/prompt")
     async def prompt(
-        request: Request,
-        service: service_type,
-        user: user_type,
+        visit: anybody,
         public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
-        most = MAX_ANONYMOUS if user is None else MAX_PROMPTED
-        page = await service.list_skills(user, public, limit=most)
+        most = MAX_ANONYMOUS if visit.user is None else MAX_PROMPTED
+        page = await visit.service.list_skills(visit.user, public, limit=most)
         chosen = [skill.id for skill in page] if page.next_cursor else None
-        text = await prompt_of(parts, user, include_public=public, skill_ids=chosen)
-        return await site.page(
-            request,
+        text = await prompt_of(visit.site.settings, visit.user, include_public=public, skill_ids=chosen)
+        return await visit.page(
             "prompt.html",
-            user,
             size=len(text),
             text=text[:MAX_PROMPT_LENGTH],
             is_cut=len(text) > MAX_PROMPT_LENGTH or chosen is not None,
@@ -259,14 +231,14 @@ def add_lists(router: APIRouter, parts: PageParts) -> None:
 
 
 async def prompt_of(
-    parts: PageParts, user: str | None, *, include_public: bool, skill_ids: list[UUID] | None = None
+    settings: Settings, user: str | None, *, include_public: bool, skill_ids: list[UUID] | None = None
 ) -> str:
     """Return the section of the system prompt that a user's agent gets, rendered by the agent's own middleware."""
-    policy = parts.site.policy
+    policy = settings.policy
     adapter: Any = DatabaseSkillAdapter(
         user_id=user,
         skill_ids=skill_ids,
-        db_session_factory=parts.site.settings.session_factory,
+        db_session_factory=settings.session_factory,
         include_public=include_public,
         groups_of=policy.groups_of,
         approval=policy.approval,
@@ -288,79 +260,47 @@ _NO_MODEL: Any = None
 """No model is called; the request is only rendered."""
 
 
-def add_skills(router: APIRouter, parts: PageParts) -> None:
+def add_skills(router: APIRouter, visits: Visits) -> None:
     """Add a skill, its files and its archive."""
-    # One function per address, in the order of a visit: they share nothing but `parts`, and each asks the service as
-    # this user, so that the page shows no more than HTTP does.
-    site = parts.site
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    user_type = Annotated[str | None, Depends(parts.user)]
+    anybody = Annotated[Visit, Depends(visits.anybody)]
 
     @router.get("/skills/{skill_id}")
-    async def skill(request: Request, skill_id: str, service: service_type, user: user_type) -> Response:
-        return await skill_page(parts, request, service, user, skill_id)
+    async def skill(visit: anybody, skill_id: str) -> Response:
+        return await skill_page(visit, skill_id)
 
     @router.get("/skills/{skill_id}/files/{path:path}")
-    async def file(request: Request, skill_id: str, path: str, service: service_type, user: user_type) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
+    async def file(visit: anybody, skill_id: str, path: str) -> Response:
+        found = await visit.skill(skill_id)
         listed = list_file(found, path)
         text = html = None
         if listed.is_text and listed.size <= MAX_SHOWN_BYTES:
-            text = (await service.read_file(found.id, listed.path, user)).decode("utf-8", "replace")
+            text = (await visit.service.read_file(found.id, listed.path, visit.user)).decode("utf-8", "replace")
         if text is not None and listed.path.lower().endswith(_MARKDOWN):
-            at = Addresses(request)
-            paths = frozenset(file.path for file in found.files)
-            place = Place(at.skill(found.id, "/files/"), at.skill(found.id), posixpath.dirname(listed.path), paths)
-            html = await in_html(text, place)
-        viewer = await site.viewer(user)
-        return await site.page(
-            request,
-            "file.html",
-            user,
-            size=len(text or "") + len(html or ""),
-            viewer=viewer,
-            skill=found,
-            file=listed,
-            text=text,
-            html=html,
-            may=rights_of(found, viewer),
-        )
+            html = await in_html(text, place_of(visit.at, found, posixpath.dirname(listed.path)))
+        size = len(text or "") + len(html or "")
+        return await visit.page("file.html", size=size, skill=found, file=listed, text=text, html=html)
 
     @router.get("/skills/{skill_id}/download/{path:path}")
-    async def download(skill_id: str, path: str, service: service_type, user: user_type) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
-        listed = list_file(found, path)
-        name = posixpath.basename(path)
+    async def download(visit: anybody, skill_id: str, path: str) -> Response:
+        listed = list_file(await visit.skill(skill_id), path)
+        name = quote(posixpath.basename(path), safe="")
         headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
             "content-security-policy": FILE_POLICY,
         }
-        return await send_file(listed, parts, headers)
+        return await send_file(listed, visit.parts, headers)
 
     @router.get("/skills/{skill_id}/archive")
-    async def archive(skill_id: str, service: service_type, user: user_type) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
-
-        async def one() -> AsyncIterator[Skill]:
-            yield found
-
-        return await send_archive(one(), parts, found.name)
+    async def archive(visit: anybody, skill_id: str) -> Response:
+        found = await visit.skill(skill_id)
+        return await send_archive(only(found), visit.parts, found.name)
 
 
-async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
-    parts: PageParts,
-    request: Request,
-    service: SkillService,
-    user: str | None,
-    skill_id: str,
-    code: int = 200,
-    refusal: str = "",
-) -> Response:
+async def skill_page(visit: Visit, skill_id: str, code: int = 200, refusal: str = "") -> Response:
     """Return the page of a skill, with the refusal if a form on it was refused."""
-    site = parts.site
-    viewer = await site.viewer(user)
-    found = await service.get_skill(known_id(skill_id), user, contents=False)
-    may = rights_of(found, viewer)
+    service, user, viewer = visit.service, visit.user, visit.viewer
+    found = await visit.skill(skill_id)
+    may = visit.may(found)
     # As in the service: what was removed from a skill, and how it is used, is not for all its readers.
     knows_history = may["write"] or may["operate"]
     today = now().date()
@@ -368,21 +308,15 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
     use = shown.use_from(await service.usage(found.id, since, user), today) if knows_history else None
     approval = await service.approval_of(found.id, user) if knows_history else None
     state = shown.approval_state(found, viewer, approval)
-    html = await text_of(found, Addresses(request))
-    seen = (
-        await review(parts, service, found, user, state) if user and state is not None and state.may_approve else None
-    )
-    return await site.page(
-        request,
+    html = await in_html(found.content, place_of(visit.at, found))
+    seen = await review(visit, found, state) if state is not None and state.may_approve else None
+    return await visit.page(
         "skill.html",
-        user,
         code=code,
         size=len(found.content) + len(html or "") + (0 if seen is None else seen.size),
-        viewer=viewer,
         skill=found,
         html=html,
         review=seen,
-        may=may,
         cost=await run_in_thread(len(found.content), lambda: shown.cost_of(found)),
         use=use,
         knows_history=knows_history,
@@ -390,7 +324,7 @@ async def skill_page(  # noqa: PLR0913, PLR0917 - what a page is about
         owner=shown.owner_of(found, viewer),
         approval=state,
         groups=shown.group_choices(found, viewer) if may["own"] else [],
-        names_groups=may["own"] and may_share_with_any(viewer, site.policy.limits),
+        names_groups=may["own"] and may_share_with_any(viewer, visit.site.settings.policy.limits),
         requires=document_of(found).requires,
         refusal=refusal,
     )
@@ -419,9 +353,7 @@ class Review:
         return sum(len(text or "") for text in texts) + (self.changes.length if self.changes else 0)
 
 
-async def review(
-    parts: PageParts, service: SkillService, skill: Skill, user: str, state: shown.ApprovalState
-) -> Review:
+async def review(visit: Visit, skill: Skill, state: shown.ApprovalState) -> Review:
     """Return what an agent would get of a skill, and what changed since it was last approved."""
     source: str | None = await run_in_thread(len(skill.content), lambda: shown.written(skill))
     left = MAX_REVIEWED_BYTES - len(source or "")
@@ -432,21 +364,26 @@ async def review(
         if file.is_text and file.size <= left:
             left -= file.size
             fitting.append(file)
-    contents = dict(zip([file.path for file in fitting], await parts.read_files(fitting), strict=True))
+    contents = dict(zip([file.path for file in fitting], await visit.parts.read_files(fitting), strict=True))
     files = [shown.ReviewedFile.of(file, contents.get(file.path)) for file in skill.files]
     known = state.last
-    changes = None if known is None else await changes_since(service, skill, known.revision, user)
+    changes = None if known is None else await changes_since(visit, skill, known.revision)
     return Review(source, sorted(files, key=lambda file: file.file.path), changes)
 
 
-async def changes_since(service: SkillService, skill: Skill, known: int, user: str) -> shown.Diff | None:
+async def changes_since(visit: Visit, skill: Skill, known: int) -> shown.Diff | None:
     """Return what changed in a skill since a revision that somebody looked at; `None` if it is no longer kept."""
-    text = ""
-    if known < skill.revision:
-        try:
-            text = await service.diff_versions(skill.id, known, skill.revision, user, max_length=MAX_DIFF_LENGTH)
-        except SkillNotFoundError:
-            return None
+    if known >= skill.revision:
+        return shown.diff_of("")
+    try:
+        return await difference_of(visit, skill, known, skill.revision)
+    except SkillNotFoundError:
+        return None
+
+
+async def difference_of(visit: Visit, skill: Skill, old: int, new: int) -> shown.Diff:
+    """Return the changes between two revisions of a skill."""
+    text = await visit.service.diff_versions(skill.id, old, new, visit.user, max_length=MAX_DIFF_LENGTH)
     return await run_in_thread(len(text), lambda: shown.diff_of(text))
 
 
@@ -462,74 +399,36 @@ def list_file(skill: Skill, path: str) -> SkillFile:
     raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
 
 
-def add_versions(router: APIRouter, parts: PageParts) -> None:
+def add_versions(router: APIRouter, visits: Visits) -> None:
     """Add the versions of a skill, and the diff of any two."""
-    site = parts.site
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    user_type = Annotated[str | None, Depends(parts.user)]
+    anybody = Annotated[Visit, Depends(visits.anybody)]
 
     @router.get("/skills/{skill_id}/versions")
     async def versions(
-        request: Request,
-        skill_id: str,
-        service: service_type,
-        user: user_type,
-        before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
+        visit: anybody, skill_id: str, before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None
     ) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
+        found = await visit.skill(skill_id)
         # One more than the page shows whether another page follows.
-        changes = await service.list_versions(found.id, user, before=before, limit=PAGE_SIZE + 1)
-        viewer = await site.viewer(user)
-        return await site.page(
-            request,
+        changes = await visit.service.list_versions(found.id, visit.user, before=before, limit=PAGE_SIZE + 1)
+        return await visit.page(
             "versions.html",
-            user,
-            viewer=viewer,
             skill=found,
             changes=changes[:PAGE_SIZE],
             before=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
             is_first=before is None,
-            may=rights_of(found, viewer),
         )
 
     @router.get("/skills/{skill_id}/versions/{revision}")
-    async def version(
-        request: Request, skill_id: str, revision: str, service: service_type, user: user_type
-    ) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
-        former = await service.get_version(found.id, revision_of(revision), user, contents=False)
-        viewer = await site.viewer(user)
+    async def version(visit: anybody, skill_id: str, revision: str) -> Response:
+        found = await visit.skill(skill_id)
+        former = await visit.service.get_version(found.id, revision_of(revision), visit.user, contents=False)
         text = await run_in_thread(len(former.content), lambda: shown.written(former))
-        return await site.page(
-            request,
-            "version.html",
-            user,
-            size=len(text),
-            viewer=viewer,
-            skill=found,
-            former=former,
-            text=text,
-            may=rights_of(found, viewer),
-        )
+        return await visit.page("version.html", size=len(text), skill=found, former=former, text=text)
 
     @router.get("/skills/{skill_id}/compare")
-    async def compare(
-        request: Request, skill_id: str, old: str, new: str, service: service_type, user: user_type
-    ) -> Response:
-        found = await service.get_skill(known_id(skill_id), user, contents=False)
+    async def compare(visit: anybody, skill_id: str, old: str, new: str) -> Response:
+        found = await visit.skill(skill_id)
         # Two columns of radio buttons: people pick them in either order.
         first, last = sorted((revision_of(old), revision_of(new)))
-        text = await service.diff_versions(found.id, first, last, user, max_length=MAX_DIFF_LENGTH)
-        viewer = await site.viewer(user)
-        return await site.page(
-            request,
-            "compare.html",
-            user,
-            size=len(text),
-            viewer=viewer,
-            skill=found,
-            old=first,
-            new=last,
-            changes=await run_in_thread(len(text), lambda: shown.diff_of(text)),
-            may=rights_of(found, viewer),
-        )
+        changes = await difference_of(visit, found, first, last)
+        return await visit.page("compare.html", size=changes.length, skill=found, old=first, new=last, changes=changes)

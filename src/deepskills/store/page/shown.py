@@ -184,7 +184,7 @@ def use_of(loads: Mapping[dt.date, int], today: dt.date, triggers: Mapping[str, 
     counts = [loads.get(day, 0) for day in days]
     return Use(
         sum(counts),
-        _bars((date(day), count) for day, count in zip(days, counts, strict=True)),
+        _bars([(date(day), count) for day, count in zip(days, counts, strict=True)], max(counts)),
         _rank(triggers or {}),
     )
 
@@ -208,13 +208,11 @@ def use_from(rows: Iterable[UsageCount], today: dt.date) -> Use:
 
 def _rank(counts: Mapping[str, int]) -> list[Bar]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return _bars((line(word), count) for word, count in ordered)
+    return _bars([(line(word), count) for word, count in ordered], sum(counts.values()))
 
 
-def _bars(items: Iterable[tuple[str, int]]) -> list[Bar]:
-    known = list(items)
-    most = max((count for _, count in known), default=0) or 1
-    return [Bar(label, count, 100 * count / most) for label, count in known]
+def _bars(items: Sequence[tuple[str, int]], whole: int) -> list[Bar]:
+    return [Bar(label, count, 100 * count / (whole or 1)) for label, count in items]
 
 
 # -- Who sees a skill --------------------------------------------------------------------------------------------------

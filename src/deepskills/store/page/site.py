@@ -11,7 +11,7 @@ import inspect
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -26,10 +26,22 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillsError
+from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import failed
 from deepskills.store.http.requests import Parts, Settings, bound_body, content_type
 from deepskills.store.page import shown
-from deepskills.store.rules import MAX_GROUPS, MAX_GROUPS_OF_USER, Policy, Viewer, signed_in, storable
+from deepskills.store.rules import (
+    MAX_GROUPS,
+    MAX_GROUPS_OF_USER,
+    Need,
+    Viewer,
+    check_right,
+    has_right,
+    known_id,
+    signed_in,
+    storable,
+)
+from deepskills.store.service import SkillService
 from deepskills.store.workers import run_in_thread
 
 # -- Forms -------------------------------------------------------------------------------------------------------------
@@ -147,14 +159,6 @@ class Form:
     def text(self, name: str) -> str:
         """Return a field; a missing one is empty."""
         return self.texts.get(name, "")
-
-    def revision(self, name: str = "revision") -> int:
-        """Return the revision that the user looked at.
-
-        Raises:
-            SkillFormatError: If the form does not say.
-        """
-        return revision_of(self.text(name))
 
     def file(self, name: str) -> tuple[str, bytes]:
         """Return the name and the bytes of an uploaded file.
@@ -299,37 +303,20 @@ class Site:
     account_links: Mapping[str, str] = field(default_factory=dict)
     """The application's links for the user's menu, such as to sign out."""
 
-    @property
-    def policy(self) -> Policy:
-        """The application's decisions about its store."""
-        return self.settings.policy
-
-    async def viewer(self, user: str | None) -> Viewer:
-        """Return the user with their groups, to offer them what they may do."""
-        return await self.policy.viewer(user)
-
     async def page(
-        self,
-        request: Request,
-        template: str,
-        user: str | None,
-        *,
-        code: int = 200,
-        size: int = 0,
-        **values: object,
+        self, request: Request, template: str, viewer: Viewer, *, code: int = 200, size: int = 0, **values: object
     ) -> Response:
         """Return a page.
 
         Args:
             request: The request.
             template: The name of the template.
-            user: The user, or `None`.
+            viewer: Who it is for.
             code: The status.
             size: About how much there is to escape, to decide whether to use a thread.
             values: The values for the template.
         """
-        viewer = values.pop("viewer", None) or await self.viewer(user)
-        browser = Browser.of(request)
+        browser, user = Browser.of(request), viewer.user
         context: dict[str, object] = {
             "user": user,
             "viewer": viewer,
@@ -363,12 +350,10 @@ class Site:
             headers = {name: refusal.headers[name] for name in kept if name in refusal.headers}
         if 300 <= code < 400:  # noqa: PLR2004 - the application sends users elsewhere, such as to sign in
             return Response(status_code=code, headers=dict(headers))
-        user = getattr(request.state, "user", None)
+        # Without groups: the failure may come from the application's function that knows them.
+        viewer = Viewer(getattr(request.state, "user", None))
         title = _TITLES.get(code, "Failed")
-        # The failure may come from the application's function that knows the user's groups.
-        response = await self.page(
-            request, "error.html", user, code=code, viewer=Viewer(user), message=message, title=title
-        )
+        response = await self.page(request, "error.html", viewer, code=code, message=message, title=title)
         response.headers.update(headers)
         return response
 
@@ -448,11 +433,6 @@ def _each(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def see(address: str) -> Response:
-    """Return the redirect after a form, so that reloading does not send it again."""
-    return RedirectResponse(address, 303)
-
-
 @dataclass(frozen=True)
 class StaticFile:
     """One of the page's own files."""
@@ -524,39 +504,94 @@ class WithHeaders:
         await self._app(scope, receive, sent)
 
 
-class PageParts:
-    """The dependencies of the page's addresses: those of the HTTP routes, and the page's forms."""
+@dataclass(frozen=True)
+class Visit:
+    """One request to the page: who sent it, and what answers it."""
+
+    site: Site
+    parts: Parts
+    request: Request
+    service: SkillService
+    viewer: Viewer
+    user: str | None
+
+    @property
+    def at(self) -> Addresses:
+        """The addresses of the page."""
+        return Addresses(self.request)
+
+    def may(self, skill: Skill) -> dict[str, bool]:
+        """Return what the user may do with a skill, by the same rules that the service checks."""
+        may = {need: has_right(skill, self.viewer, need) for need in ("write", "own", "remove", "operate")}
+        return may if self.user is not None else dict.fromkeys(may, False)
+
+    async def skill(self, skill_id: str, need: Need | None = None) -> Skill:
+        """Return a skill with its text and without the contents of its files.
+
+        A right is checked even if nothing would change, which the service lets pass.
+
+        Raises:
+            SkillNotFoundError: If this user can see no such skill.
+            SkillPermissionError: If the user needs a right on it and has it not.
+        """
+        found = await self.service.get_skill(known_id(skill_id), self.user, contents=False)
+        if need is not None:
+            check_right(found, self.viewer, need)
+        return found
+
+    async def page(self, template: str, **values: Any) -> Response:  # noqa: ANN401 - values of a template
+        """Return a page; one about a `skill` is told what the user may do with it."""
+        if isinstance(skill := values.get("skill"), Skill):
+            values["may"] = self.may(skill)
+        return await self.site.page(self.request, template, self.viewer, **values)
+
+    def see(self, skill_id: object, rest: str = "", *, done: str) -> Response:
+        """Return the redirect after a form, so that reloading does not send it again."""
+        return RedirectResponse(self.at.skill(skill_id, rest, done=done), 303)
+
+
+@dataclass(frozen=True)
+class SignedIn(Visit):
+    """A request of somebody who is signed in, with the form that they sent."""
+
+    user: str
+    form: Form = field(default_factory=lambda: Form({}))
+
+    @property
+    def revision(self) -> int:
+        """The revision that the user looked at, as the form says."""
+        return revision_of(self.form.text("revision"))
+
+
+class Visits:
+    """The dependencies of the page's addresses: visits of anybody, of people who are signed in, and with a form."""
 
     def __init__(self, site: Site) -> None:
         parts = Parts(site.settings)
-        self.site = site
-        self.service = parts.service
-        """A service with its own session."""
 
-        self.unzip = parts.unzip
-        """What a zipped skill holds, within the bounds of a process."""
-
-        self.read_files = parts.read_files
-        """Whole files, by a session of its own."""
-
-        async def user(request: Request, known: Annotated[str | None, Depends(parts.user)]) -> str | None:
+        async def anybody(
+            request: Request,
+            service: Annotated[SkillService, Depends(parts.service)],
+            user: Annotated[str | None, Depends(parts.user)],
+        ) -> Visit:
             # For the page of a failure, which is rendered outside of dependencies.
-            request.state.user = known
-            return known
+            request.state.user = user
+            return Visit(site, parts, request, service, await site.settings.policy.viewer(user), user)
 
-        async def writer(known: Annotated[str | None, Depends(user)]) -> str:
-            return signed_in(known)
+        async def signed(visit: Annotated[Visit, Depends(anybody)]) -> SignedIn:
+            user = signed_in(visit.user)
+            return SignedIn(site, parts, visit.request, visit.service, visit.viewer, user)
 
-        async def form(request: Request, known: Annotated[str, Depends(writer)]) -> AsyncIterator[Form]:
-            check_same_site(request)
-            async with bound_body(request, site.settings.max_request_bytes, known) as body:
-                yield await read_form(request, known, body)
+        async def sent(visit: Annotated[SignedIn, Depends(signed)]) -> AsyncIterator[SignedIn]:
+            check_same_site(visit.request)
+            async with bound_body(visit.request, site.settings.max_request_bytes, visit.user) as body:
+                yield replace(visit, form=await read_form(visit.request, visit.user, body))
 
-        self.user = user
-        """The user, or `None` if nobody is signed in."""
+        self.anybody = anybody
+        """A visit of anybody."""
 
-        self.writer = writer
-        """The signed-in user."""
+        self.signed = signed
+        """A visit of somebody who is signed in."""
 
-        self.form = form
-        """The form that a signed-in user sent, read once they are known."""
+        self.sent = sent
+        """The same with the form that they sent, read once they are known."""

@@ -10,10 +10,9 @@ FastAPI reads them from annotations and they belong to one page and its settings
 
 import posixpath
 from typing import Annotated, Any
-from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.write import generate_skill_md
@@ -23,20 +22,18 @@ from deepskills.store.document import Document, difference
 from deepskills.store.errors import SkillConflictError, SkillPermissionError, SkillStaleError, SkillTooLargeError
 from deepskills.store.http.requests import bound_body
 from deepskills.store.page import shown
-from deepskills.store.page.markdown import Place
 from deepskills.store.page.reading import (
     MAX_DIFF_LENGTH,
     MAX_SHOWN_BYTES,
     changes_since,
     in_html,
     list_file,
-    rights_of,
+    place_of,
     skill_page,
 )
-from deepskills.store.page.site import TOKEN_HEADER, Addresses, Form, PageParts, check_same_site, check_token, see
-from deepskills.store.rules import Right, check_right, checked_groups, known_id
+from deepskills.store.page.site import TOKEN_HEADER, SignedIn, Visits, check_same_site, check_token
+from deepskills.store.rules import Right, checked_groups, known_id
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
-from deepskills.store.service import SkillService
 from deepskills.store.workers import run_in_thread
 
 MAX_CHECKED_BYTES = 11 * 1024 * 1024
@@ -54,138 +51,104 @@ NEW_SKILL = generate_skill_md("my-skill", "What it does. Use it when the user as
 """The text of a new skill."""
 
 
-def add_creation(router: APIRouter, parts: PageParts) -> None:
+def add_creation(router: APIRouter, visits: Visits) -> None:
     """Add the forms that create skills, and the check that runs while somebody types."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    signed_in = Annotated[SignedIn, Depends(visits.signed)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
 
     @router.post("/check")
-    async def check(request: Request, user: writer_type) -> Response:
+    async def check(visit: signed_in) -> Response:
         # It changes nothing, but it costs: the same checks as for a form, so that other sites cannot make browsers ask.
-        check_same_site(request)
-        check_token(request, request.headers.get(TOKEN_HEADER, ""), user)
-        async with bound_body(request, MAX_CHECKED_BYTES, user) as body:
+        check_same_site(visit.request)
+        check_token(visit.request, visit.request.headers.get(TOKEN_HEADER, ""), visit.user)
+        async with bound_body(visit.request, MAX_CHECKED_BYTES, visit.user) as body:
             found = await run_in_thread(len(body) * 4, lambda: shown.check(body))
         return JSONResponse(found.as_json())
 
     @router.get("/new")
-    async def new(request: Request, user: writer_type) -> Response:
-        return await editor(parts, request, user, text=NEW_SKILL)
+    async def new(visit: signed_in) -> Response:
+        return await editor(visit, text=NEW_SKILL)
 
     @router.post("/new")
-    async def create_from_form(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
-        text = await text_of_form(form, None)
-        if form.text("action") == "preview":
-            return await editor(parts, request, user, text=text)
+    async def create_from_form(visit: sent) -> Response:
+        text = await text_of_form(visit, None)
+        if visit.form.text("action") == "preview":
+            return await editor(visit, text=text)
         try:
-            data = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text))
-            made = await service.create_skill(data, user)
+            made = await create(visit, text)
         except _REFUSALS as error:
-            return await editor(parts, request, user, text=text, refusal=error)
-        return see(Addresses(request).skill(made.id, done="created"))
+            return await editor(visit, text=text, refusal=error)
+        return visit.see(made.id, done="created")
 
     @router.post("/upload")
-    async def upload(request: Request, service: service_type, user: writer_type, form: form_type) -> Response:
+    async def upload(visit: sent) -> Response:
         try:
-            _, archive = form.file("archive")
-
-            async def create(text: bytes, files: dict[str, bytes]) -> Skill:
-                given = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
-                return await service.create_skill(given, user)
-
-            made = await parts.unzip(service, archive, user, None, create)
+            _, archive = visit.form.file("archive")
+            made = await visit.parts.unzip(
+                visit.service, archive, visit.user, None, lambda text, files: create(visit, text, files)
+            )
         except _REFUSALS as error:
-            return await editor(parts, request, user, text=NEW_SKILL, refusal=error)
-        return see(Addresses(request).skill(made.id, done="created"))
+            return await editor(visit, text=NEW_SKILL, refusal=error)
+        return visit.see(made.id, done="created")
 
 
-def add_editing(router: APIRouter, parts: PageParts) -> None:
+def add_editing(router: APIRouter, visits: Visits) -> None:
     """Add the editor of a skill, and the form that replaces all of it with an archive."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    signed_in = Annotated[SignedIn, Depends(visits.signed)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
 
     @router.get("/skills/{skill_id}/edit")
-    async def edit(request: Request, skill_id: str, service: service_type, user: writer_type) -> Response:
-        skill = await writable(parts, service, skill_id, user)
-        return await editor(parts, request, user, text=shown.written(skill), skill=skill, revision=skill.revision)
+    async def edit(visit: signed_in, skill_id: str) -> Response:
+        skill = await visit.skill(skill_id, "write")
+        return await editor(visit, text=shown.written(skill), skill=skill, revision=skill.revision)
 
     @router.post("/skills/{skill_id}/edit")
-    async def save(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
+    async def save(visit: sent, skill_id: str) -> Response:
+        skill, known = await visit.skill(skill_id, "write"), visit.revision
         before = shown.written(skill)
-        text = await text_of_form(form, before)
-        known = form.revision()
-        if form.text("action") == "preview":
-            return await editor(parts, request, user, text=text, skill=skill, revision=known)
+        text = await text_of_form(visit, before)
+        if visit.form.text("action") == "preview":
+            return await editor(visit, text=text, skill=skill, revision=known)
         # An unchanged text is left as the bytes that came in, whatever their encoding.
         data = text if text != before else SkillUpdate()
         try:
-            saved = await service.save_skill(skill.id, data, None, user, expected_revision=known)
+            saved = await visit.service.save_skill(skill.id, data, None, visit.user, expected_revision=known)
         except SkillStaleError as error:
-            return await conflict(parts, request, service, user, skill, text=text, known=known, message=str(error))
+            return await conflict(visit, skill, text=text, message=str(error))
         except _REFUSALS as error:
-            return await editor(parts, request, user, text=text, skill=skill, revision=known, refusal=error)
-        done = "saved" if saved.revision != known else "unchanged"
-        return see(Addresses(request).skill(skill.id, done=done))
+            return await editor(visit, text=text, skill=skill, revision=known, refusal=error)
+        return visit.see(skill.id, done="saved" if saved.revision != known else "unchanged")
 
     @router.post("/skills/{skill_id}/replace")
-    async def replace(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
-        known = form.revision()
+    async def replace(visit: sent, skill_id: str) -> Response:
+        skill, known = await visit.skill(skill_id, "write"), visit.revision
+
+        async def save_all(text: bytes, files: dict[str, bytes]) -> Skill:
+            return await visit.service.save_skill(skill.id, text, files, visit.user, expected_revision=known)
+
         try:
-            _, archive = form.file("archive")
-
-            async def save_all(text: bytes, files: dict[str, bytes]) -> Skill:
-                return await service.save_skill(skill.id, text, files, user, expected_revision=known)
-
-            await parts.unzip(service, archive, user, skill.id, save_all)
+            _, archive = visit.form.file("archive")
+            await visit.parts.unzip(visit.service, archive, visit.user, skill.id, save_all)
         except SkillStaleError:
             # There is no typed text to keep here, so the page of failures will do.
             raise
         except _REFUSALS as error:
-            before = shown.written(skill)
-            return await editor(parts, request, user, text=before, skill=skill, revision=known, refusal=error)
-        return see(Addresses(request).skill(skill.id, done="saved"))
+            return await editor(visit, text=shown.written(skill), skill=skill, revision=known, refusal=error)
+        return visit.see(skill.id, done="saved")
+
+
+async def create(visit: SignedIn, text: bytes | str, files: dict[str, bytes] | None = None) -> Skill:
+    """Create a skill from its `SKILL.md` and files."""
+    data = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files or {}))
+    return await visit.service.create_skill(data, visit.user)
 
 
 _REFUSALS = (SkillFormatError, SkillConflictError, SkillTooLargeError, SkillPermissionError, ValueError)
 """Errors that are shown beside a form that keeps what was typed. Values that break a schema are `ValueError`."""
 
 
-async def writable(parts: PageParts, service: SkillService, skill_id: str, user: str) -> Skill:
-    """Return a skill that a user may write, with its text and without the contents of its files.
-
-    Raises:
-        SkillNotFoundError: If this user can see no such skill.
-        SkillPermissionError: If it is not this user's to change.
-    """
-    skill = await service.get_skill(known_id(skill_id), user, contents=False)
-    check_right(skill, await parts.site.viewer(user), "write")
-    return skill
-
-
-async def owned(parts: PageParts, service: SkillService, skill_id: str, user: str) -> Skill:
-    """Return a skill that a user owns; checked even if nothing would change, which the service lets pass.
-
-    Raises:
-        SkillNotFoundError: If this user can see no such skill.
-        SkillPermissionError: If it is not this user's own.
-    """
-    skill = await service.get_skill(known_id(skill_id), user, contents=False)
-    check_right(skill, await parts.site.viewer(user), "own")
-    return skill
-
-
-async def editor(  # noqa: PLR0913 - what an editor is about
-    parts: PageParts,
-    request: Request,
-    user: str,
+async def editor(
+    visit: SignedIn,
     *,
     text: str,
     skill: Skill | None = None,
@@ -193,19 +156,11 @@ async def editor(  # noqa: PLR0913 - what an editor is about
     refusal: Exception | None = None,
 ) -> Response:
     """Return the editor with a text, what is wrong with it, and a preview."""
-    at = Addresses(request)
     checked = await run_in_thread(len(text) * 4, lambda: shown.check(text))
-    place = Place(
-        "" if skill is None else at.skill(skill.id, "/files/"),
-        "" if skill is None else at.skill(skill.id),
-        paths=frozenset() if skill is None else frozenset(file.path for file in skill.files),
-    )
     name, description, body = await run_in_thread(len(text), lambda: _parts_of(text))
-    preview = await in_html(body, place)
-    return await parts.site.page(
-        request,
+    preview = await in_html(body, place_of(visit.at, skill))
+    return await visit.page(
         "edit.html",
-        user,
         code=200 if refusal is None else _status(refusal),
         size=len(text) + len(preview or ""),
         text=text,
@@ -216,7 +171,7 @@ async def editor(  # noqa: PLR0913 - what an editor is about
         checked=checked,
         preview=preview,
         refusal="" if refusal is None else _say(refusal),
-        limits=parts.site.policy.limits,
+        limits=visit.site.settings.policy.limits,
     )
 
 
@@ -228,8 +183,9 @@ def _parts_of(text: str) -> tuple[str, str, str]:
     return document.name, document.description, document.content
 
 
-async def text_of_form(form: Form, before: str | None) -> str:
+async def text_of_form(visit: SignedIn, before: str | None) -> str:
     """Return the `SKILL.md` that an editor sent: its text, with the name and the description that were changed."""
+    form = visit.form
     text = shown.as_before(form.text("text"), before)
     given = {name: shown.line(form.text(name)) for name in ("name", "description")}
     changed = {name: value for name, value in given.items() if value and value != form.text(f"{name}-before")}
@@ -262,300 +218,216 @@ def _say(refusal: Exception) -> str:
     return str(refusal)
 
 
-async def conflict(  # noqa: PLR0913 - what two people did
-    parts: PageParts,
-    request: Request,
-    service: SkillService,
-    user: str,
-    skill: Skill,
-    *,
-    text: str,
-    known: int,
-    message: str,
-) -> Response:
+async def conflict(visit: SignedIn, skill: Skill, *, text: str, message: str) -> Response:
     """Return the page for a save that would overwrite another change: that change, and the user's own text."""
     # Read again: others may have made further changes in the meantime.
-    present = await service.get_skill(skill.id, user, contents=False)
-    theirs = await changes_since(service, present, known, user)
+    present = await visit.skill(str(skill.id))
+    theirs = await changes_since(visit, present, visit.revision)
     now_written, mine = shown.written(present).encode(), text.encode()
     own_text = await run_in_thread(
         len(mine), lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH)
     )
     own = await run_in_thread(len(own_text), lambda: shown.diff_of(own_text))
-    return await parts.site.page(
-        request,
+    return await visit.page(
         "conflict.html",
-        user,
         code=412,
         size=len(text) + own.length + (theirs.length if theirs else 0),
         skill=present,
         text=text,
-        known=known,
+        known=visit.revision,
         message=message,
         theirs=theirs,
         own=own,
     )
 
 
-async def file_editor(  # noqa: PLR0913, PLR0917 - what an editor is about
-    parts: PageParts,
-    request: Request,
-    user: str,
-    skill: Skill,
-    path: str,
-    text: str,
-    revision: int,
-    refusal: Exception | None = None,
+async def file_editor(
+    visit: SignedIn, skill: Skill, path: str, text: str, revision: int, refusal: Exception | None = None
 ) -> Response:
     """Return the editor of a file, with the refusal if there was one."""
-    return await parts.site.page(
-        request,
+    is_stale = isinstance(refusal, SkillStaleError)
+    return await visit.page(
         "edit_file.html",
-        user,
-        code=200 if refusal is None else 412 if isinstance(refusal, SkillStaleError) else _status(refusal),
+        code=200 if refusal is None else 412 if is_stale else _status(refusal),
         size=len(text),
         skill=skill,
         path=path,
         text=text,
         revision=revision,
         is_known=any(file.path == path for file in skill.files),
-        is_stale=isinstance(refusal, SkillStaleError),
+        is_stale=is_stale,
         refusal="" if refusal is None else _say(refusal),
     )
 
 
-def add_files(router: APIRouter, parts: PageParts) -> None:
+def add_files(router: APIRouter, visits: Visits) -> None:
     """Add the editor of a skill's files."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    signed_in = Annotated[SignedIn, Depends(visits.signed)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
 
     @router.get("/skills/{skill_id}/edit-file")
     async def edit_file(
-        request: Request,
-        skill_id: str,
-        service: service_type,
-        user: writer_type,
-        path: Annotated[str, Query(max_length=1_000)] = "",
+        visit: signed_in, skill_id: str, path: Annotated[str, Query(max_length=1_000)] = ""
     ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
+        skill = await visit.skill(skill_id, "write")
         text = ""
         # Without a path it is the editor of a new file.
         if path:
             file = list_file(skill, path)
             if not file.is_text or file.size > MAX_SHOWN_BYTES:
                 raise SkillFormatError("This file is not text, or too large to be edited here. Upload a new one.")
-            text = (await service.read_file(skill.id, path, user)).decode("utf-8", "replace")
-        return await file_editor(parts, request, user, skill, path, text, skill.revision)
+            text = (await visit.service.read_file(skill.id, path, visit.user)).decode("utf-8", "replace")
+        return await file_editor(visit, skill, path, text, skill.revision)
 
     @router.post("/skills/{skill_id}/edit-file")
-    async def save_file(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
-        path, known = form.text("path").strip(), form.revision()
+    async def save_file(visit: sent, skill_id: str) -> Response:
+        skill = await visit.skill(skill_id, "write")
+        path, known = visit.form.text("path").strip(), visit.revision
         before = None
         # Browsers send CRLF; `as_before` needs the old text to keep the line endings that the file has.
         if any(file.path == path and file.is_text for file in skill.files):
-            before = (await service.read_file(skill.id, path, user)).decode("utf-8", "replace")
-        text = shown.as_before(form.text("text"), before)
+            before = (await visit.service.read_file(skill.id, path, visit.user)).decode("utf-8", "replace")
+        text = shown.as_before(visit.form.text("text"), before)
         try:
             data = SkillFileCreate(path=path, content=text)
-            await service.save_file(skill.id, data, user, expected_revision=known)
+            await visit.service.save_file(skill.id, data, visit.user, expected_revision=known)
+        except SkillStaleError as error:
+            # The form gets the new revision, so that a second save is a choice to overwrite the other change.
+            present = await visit.skill(skill_id, "write")
+            return await file_editor(visit, present, path, text, present.revision, error)
         except _REFUSALS as error:
-            # After another change the form gets the new revision, so that a second save is a choice to overwrite it.
-            is_stale = isinstance(error, SkillStaleError)
-            present = await writable(parts, service, skill_id, user) if is_stale else skill
-            shown_revision = present.revision if is_stale else known
-            return await file_editor(parts, request, user, present, path, text, shown_revision, error)
-        return see(Addresses(request).skill(skill.id, f"/files/{path}", done="file-saved"))
+            return await file_editor(visit, skill, path, text, known, error)
+        return visit.see(skill.id, f"/files/{path}", done="file-saved")
 
 
-def add_uploads(router: APIRouter, parts: PageParts) -> None:
+def add_uploads(router: APIRouter, visits: Visits) -> None:
     """Add the forms that upload and remove files."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
 
     @router.post("/skills/{skill_id}/upload-file")
-    async def upload_file(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
+    async def upload_file(visit: sent, skill_id: str) -> Response:
+        skill = await visit.skill(skill_id, "write")
         try:
-            name, content = form.file("file")
+            name, content = visit.form.file("file")
             # Some browsers send the path on the user's disk.
             name = posixpath.basename(name.replace("\\", "/"))
-            directory = form.text("directory").strip().strip("/")
+            directory = visit.form.text("directory").strip().strip("/")
             data = SkillFileCreate(path=posixpath.join(directory, name), content=content)
-            await service.save_file(skill.id, data, user, expected_revision=form.revision())
+            await visit.service.save_file(skill.id, data, visit.user, expected_revision=visit.revision)
+        except SkillStaleError:
+            raise
         except _REFUSALS as error:
-            if isinstance(error, SkillStaleError):
-                raise
-            return await skill_page(parts, request, service, user, skill_id, _status(error), _say(error))
-        return see(Addresses(request).skill(skill.id, done="file-saved"))
+            return await skill_page(visit, skill_id, _status(error), _say(error))
+        return visit.see(skill.id, done="file-saved")
 
     @router.post("/skills/{skill_id}/delete-file")
-    async def delete_file(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await writable(parts, service, skill_id, user)
-        file = list_file(skill, form.text("path"))
-        await service.delete_file(file.id, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill.id, done="file-deleted"))
+    async def delete_file(visit: sent, skill_id: str) -> Response:
+        skill = await visit.skill(skill_id, "write")
+        file = list_file(skill, visit.form.text("path"))
+        await visit.service.delete_file(file.id, visit.user, expected_revision=visit.revision)
+        return visit.see(skill.id, done="file-deleted")
 
 
-def add_sharing(router: APIRouter, parts: PageParts) -> None:
+def add_sharing(router: APIRouter, visits: Visits) -> None:
     """Add the forms with which owners decide who sees a skill."""
-    site = parts.site
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
+
+    async def change(visit: SignedIn, skill_id: str, update: SkillUpdate, done: str) -> Response:
+        skill = await visit.skill(skill_id, "own")
+        await visit.service.update_skill(skill.id, update, visit.user, expected_revision=visit.revision)
+        return visit.see(skill.id, done=done)
 
     @router.post("/skills/{skill_id}/share")
-    async def share(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
+    async def share(visit: sent, skill_id: str) -> Response:
         # The form has all groups, and `shared_with` replaces them: a group without access is left out, and loses it.
         given: dict[str, Right] = {}
-        for name, right in form.texts.items():
+        for name, right in visit.form.texts.items():
             if name.startswith(_SHARE) and right in ("read", "write"):
                 given[name.removeprefix(_SHARE)] = right  # type: ignore[assignment]
         # Offered to those who may share with groups that they are not in; the service checks it.
-        if group := form.text("new-group").strip():
-            given[group] = "write" if form.text("new-right") == "write" else "read"
-        skill = await owned(parts, service, skill_id, user)
+        if group := visit.form.text("new-group").strip():
+            given[group] = "write" if visit.form.text("new-right") == "write" else "read"
         # Checked before the schema does it, whose errors are not written for people.
-        update = SkillUpdate(shared_with=checked_groups(given))
-        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="shared"))
+        return await change(visit, skill_id, SkillUpdate(shared_with=checked_groups(given)), "shared")
 
     @router.post("/skills/{skill_id}/publish")
-    async def publish(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await owned(parts, service, skill_id, user)
-        update = SkillUpdate(is_public=True)
-        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="submitted" if site.policy.approval else "published"))
+    async def publish(visit: sent, skill_id: str) -> Response:
+        done = "submitted" if visit.viewer.needs_approval else "published"
+        return await change(visit, skill_id, SkillUpdate(is_public=True), done)
 
     @router.post("/skills/{skill_id}/withdraw")
-    async def withdraw(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await owned(parts, service, skill_id, user)
-        update = SkillUpdate(is_public=False)
-        await service.update_skill(skill.id, update, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="withdrawn"))
+    async def withdraw(visit: sent, skill_id: str) -> Response:
+        return await change(visit, skill_id, SkillUpdate(is_public=False), "withdrawn")
 
 
-def add_operations(router: APIRouter, parts: PageParts) -> None:
+def add_operations(router: APIRouter, visits: Visits) -> None:
     """Add the forms for operators."""
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
 
     @router.post("/skills/{skill_id}/approve")
-    async def approve(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
+    async def approve(visit: sent, skill_id: str) -> Response:
         try:
-            await service.approve_skill(known_id(skill_id), form.revision(), user)
+            await visit.service.approve_skill(known_id(skill_id), visit.revision, visit.user)
         except SkillStaleError:
             # Nobody approves what they have not looked at: show what changed since.
-            return await stale(parts, request, service, user, skill_id, form)
-        return see(Addresses(request).skill(skill_id, done="approved"))
+            skill = await visit.skill(skill_id)
+            changes = await changes_since(visit, skill, visit.revision)
+            size = changes.length if changes else 0
+            return await visit.page(
+                "stale.html", code=412, size=size, skill=skill, known=visit.revision, changes=changes
+            )
+        return visit.see(skill_id, done="approved")
 
     @router.post("/skills/{skill_id}/hide")
-    async def hide(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        hidden = form.text("hidden") != "no"
-        await service.hide_skill(known_id(skill_id), user, hidden=hidden, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="hidden" if hidden else "shown"))
+    async def hide(visit: sent, skill_id: str) -> Response:
+        hidden = visit.form.text("hidden") != "no"
+        await visit.service.hide_skill(known_id(skill_id), visit.user, hidden=hidden, expected_revision=visit.revision)
+        return visit.see(skill_id, done="hidden" if hidden else "shown")
 
     @router.post("/skills/{skill_id}/hand-over")
-    async def hand_over(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
+    async def hand_over(visit: sent, skill_id: str) -> Response:
         # As over HTTP, only operators: a mistyped id would give a skill away for good.
-        await service.check_operator(user)
-        owner = form.text("owner").strip()
+        await visit.service.check_operator(visit.user)
+        owner = visit.form.text("owner").strip()
         if not owner:
             raise SkillFormatError("No new owner is named. Enter a user id.")
-        await service.hand_over(known_id(skill_id), owner, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="handed-over"))
+        await visit.service.hand_over(known_id(skill_id), owner, visit.user, expected_revision=visit.revision)
+        return visit.see(skill_id, done="handed-over")
 
 
-def add_removal(router: APIRouter, parts: PageParts) -> None:
+def add_removal(router: APIRouter, visits: Visits) -> None:
     """Add the forms that restore a version, and delete or restore a skill."""
-    site = parts.site
-    service_type = Annotated[SkillService, Depends(parts.service)]
-    writer_type = Annotated[str, Depends(parts.writer)]
-    form_type = Annotated[Form, Depends(parts.form)]
+    signed_in = Annotated[SignedIn, Depends(visits.signed)]
+    sent = Annotated[SignedIn, Depends(visits.sent)]
+
+    async def confirm(visit: SignedIn, skill: Skill, code: int = 200, refusal: str = "") -> Response:
+        retention = visit.site.settings.policy.retention
+        return await visit.page("delete.html", code=code, skill=skill, refusal=refusal, retention=retention)
 
     @router.post("/skills/{skill_id}/versions/{revision}/restore")
-    async def restore_version(
-        request: Request, skill_id: str, revision: int, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        await service.restore_version(known_id(skill_id), revision, user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill_id, done="restored"))
+    async def restore_version(visit: sent, skill_id: str, revision: int) -> Response:
+        await visit.service.restore_version(known_id(skill_id), revision, visit.user, expected_revision=visit.revision)
+        return visit.see(skill_id, done="restored")
 
     @router.get("/skills/{skill_id}/delete")
-    async def confirm(request: Request, skill_id: str, service: service_type, user: writer_type) -> Response:
-        skill = await service.get_skill(known_id(skill_id), user, contents=False)
-        check_right(skill, await site.viewer(user), "remove")
-        return await site.page(request, "delete.html", user, skill=skill, refusal="", retention=site.policy.retention)
+    async def ask(visit: signed_in, skill_id: str) -> Response:
+        return await confirm(visit, await visit.skill(skill_id, "remove"))
 
     @router.post("/skills/{skill_id}/delete")
-    async def delete(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        known: UUID = known_id(skill_id)
-        force = form.text("force") == "yes"
+    async def delete(visit: sent, skill_id: str) -> Response:
+        force = visit.form.text("force") == "yes"
         try:
-            await service.delete_skill(known, user, expected_revision=form.revision(), force=force)
+            await visit.service.delete_skill(
+                known_id(skill_id), visit.user, expected_revision=visit.revision, force=force
+            )
         except SkillStaleError:
             raise
         except SkillConflictError as error:
             # Other skills require it: ask again, with those named, and offer to delete it nevertheless.
-            skill = await service.get_skill(known, user, contents=False)
-            return await site.page(
-                request,
-                "delete.html",
-                user,
-                code=409,
-                skill=skill,
-                refusal=str(error),
-                retention=site.policy.retention,
-            )
-        return see(Addresses(request)("/deleted", done="deleted"))
+            return await confirm(visit, await visit.skill(skill_id), 409, str(error))
+        return RedirectResponse(visit.at("/deleted", done="deleted"), 303)
 
     @router.post("/skills/{skill_id}/restore")
-    async def restore(
-        request: Request, skill_id: str, service: service_type, user: writer_type, form: form_type
-    ) -> Response:
-        skill = await service.restore_skill(known_id(skill_id), user, expected_revision=form.revision())
-        return see(Addresses(request).skill(skill.id, done="restored"))
-
-
-async def stale(
-    parts: PageParts, request: Request, service: SkillService, user: str, skill_id: str, form: Form
-) -> Response:
-    """Return the page for an approval of a revision that is no longer the current one: the changes since."""
-    skill = await service.get_skill(known_id(skill_id), user, contents=False)
-    known = form.revision()
-    changes = await changes_since(service, skill, known, user)
-    viewer = await parts.site.viewer(user)
-    return await parts.site.page(
-        request,
-        "stale.html",
-        user,
-        code=412,
-        size=changes.length if changes else 0,
-        viewer=viewer,
-        skill=skill,
-        known=known,
-        changes=changes,
-        may=rights_of(skill, viewer),
-    )
+    async def restore(visit: sent, skill_id: str) -> Response:
+        skill = await visit.service.restore_skill(known_id(skill_id), visit.user, expected_revision=visit.revision)
+        return visit.see(skill.id, done="restored")
