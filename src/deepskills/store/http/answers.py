@@ -10,10 +10,10 @@ import logging
 import stat
 import time
 import zipfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from tempfile import SpooledTemporaryFile
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -306,14 +306,11 @@ _PLAIN_FILE = (stat.S_IFREG | 0o644) << 16
 Spool: TypeAlias = "SpooledTemporaryFile[bytes]"
 
 
-class ReadsFiles(Protocol):
-    """Reads the contents of files that were listed without them."""
-
-    async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
-        """Return whole files."""
+ReadFiles: TypeAlias = Callable[[Sequence[SkillFile]], Awaitable[list[bytes]]]
+"""Reads the contents of files that were listed without them."""
 
 
-async def _contents(files: Iterable[SkillFile], read: ReadsFiles) -> AsyncIterator[tuple[SkillFile, bytes]]:
+async def _contents(files: Iterable[SkillFile], read: ReadFiles) -> AsyncIterator[tuple[SkillFile, bytes]]:
     """Yield files in order of path with their contents, small ones read together."""
     batch: list[SkillFile] = []
     ordered = sorted(files, key=lambda file: file.path)
@@ -322,7 +319,7 @@ async def _contents(files: Iterable[SkillFile], read: ReadsFiles) -> AsyncIterat
         following = ordered[place + 1].size if place + 1 < len(ordered) else PIECE_BYTES
         if sum(each.size for each in batch[-_BATCH:]) + following < PIECE_BYTES and len(batch) < _BATCH:
             continue
-        for each, content in zip(batch, await read.read_files(batch), strict=True):
+        for each, content in zip(batch, await read(batch), strict=True):
             yield each, content
         batch = []
 
@@ -347,9 +344,7 @@ def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[
     return StreamingResponse(_send(spool), code, {**(headers or {}), "content-length": str(size)}, media_type)
 
 
-async def shown_skill(
-    skill: Skill, *, read: ReadsFiles | None = None, code: int = 200, tagged: bool = True
-) -> Response:
+async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int = 200, tagged: bool = True) -> Response:
     """Return the answer with a skill.
 
     Args:
@@ -381,13 +376,13 @@ async def only(skill: Skill) -> AsyncIterator[Skill]:
     yield skill
 
 
-async def send_archive(skills: AsyncIterator[Skill], read: ReadsFiles, name: str) -> Response:
+async def send_archive(skills: AsyncIterator[Skill], read: ReadFiles, name: str) -> Response:
     """Return a `.zip` with skills, each in a directory with its name, as a download."""
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
     return send_spool(await zipped(skills, read), ZIP_TYPE, headers=headers)
 
 
-async def zipped(skills: AsyncIterator[Skill], read: ReadsFiles, *, alone: bool = False) -> Spool:
+async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool = False) -> Spool:
     """Return a `.zip` with skills, each in a directory with its name.
 
     It is written before any of it is sent, so that a failure is still an answer of its own.
@@ -425,10 +420,10 @@ async def zipped(skills: AsyncIterator[Skill], read: ReadsFiles, *, alone: bool 
     return spool
 
 
-async def send_file(file: SkillFile, read: ReadsFiles, headers: dict[str, str]) -> Response:
+async def send_file(file: SkillFile, read: ReadFiles, headers: dict[str, str]) -> Response:
     """Return the bytes of a file, of a type that browsers save and never show."""
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    spool.write((await read.read_files([file]))[0])
+    spool.write((await read([file]))[0])
     return send_spool(spool, BYTES_TYPE, headers=headers)
 
 

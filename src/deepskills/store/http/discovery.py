@@ -149,7 +149,7 @@ async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revisio
     if skill.size > MAX_ARTIFACT_BYTES or skill.revision != revision:
         raise SkillNotFoundError(NOTHING_HERE)
     if skill.files:
-        return "zip", await zipped(only(skill), parts, alone=True)
+        return "zip", await zipped(only(skill), parts.read_files, alone=True)
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     spool.write(document_of(skill).render())
     return "md", spool

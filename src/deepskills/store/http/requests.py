@@ -4,8 +4,6 @@ Identity comes before the body: an anonymous write is refused before anything is
 that are in flight together, and parsed off the event loop.
 """
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -104,16 +102,6 @@ def check_not_forged(request: Request) -> None:
 
 _OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
 """Headers that a page on another site cannot make a browser send without this server's consent."""
-
-
-def check_json(media_type: str) -> None:
-    """Check that a body claims to be JSON.
-
-    Raises:
-        SkillFormatError: If it does not.
-    """
-    if not is_json(media_type):
-        raise SkillFormatError("The content type of the body is not JSON. Send it as `application/json`.")
 
 
 def parsed(model: type[ModelT], body: bytes) -> ModelT:
@@ -311,8 +299,13 @@ class Parts:
             return await use(text, files)
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
-        """Return a body as a model, parsed off the event loop if it is large."""
-        check_json(content_type(request))
+        """Return a body as a model, parsed off the event loop if it is large.
+
+        Raises:
+            SkillFormatError: If it does not claim to be JSON.
+        """
+        if not is_json(content_type(request)):
+            raise SkillFormatError("The content type of the body is not JSON. Send it as `application/json`.")
         return await run_in_thread(len(raw), lambda: parsed(model, raw))
 
 
@@ -334,23 +327,3 @@ def _revision_of(tag: str) -> int:
     # By the rules of HTTP, a weak tag never matches.
     is_revision = found is not None and not found[1] and _REVISION.fullmatch(found[2]) is not None
     return int(found[2]) if found is not None and is_revision else NO_REVISION
-
-
-def cursor_of(number: int) -> str:
-    """Return a place in a listing as opaque text."""
-    return base64.urlsafe_b64encode(str(number).encode()).decode().rstrip("=")
-
-
-def number_of(cursor: str) -> int:
-    """Return the place that a cursor names.
-
-    Raises:
-        SkillFormatError: If it names none.
-    """
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
-    except (binascii.Error, ValueError):
-        text = ""
-    if _REVISION.fullmatch(text) is None or int(text) >= 1 << 63:
-        raise SkillFormatError("The cursor does not come from a listing. Start again without it.")
-    return int(text)

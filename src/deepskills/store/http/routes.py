@@ -54,9 +54,7 @@ from deepskills.store.http.requests import (
     Parts,
     Settings,
     content_type,
-    cursor_of,
     file_content,
-    number_of,
 )
 from deepskills.store.rules import MAX_TAGS, Policy
 from deepskills.store.schemas import (
@@ -217,7 +215,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         skill = await service.get_skill(skill_id, user, contents=False)
         # What the client has is not put together again.
         has_it = is_known(request, etag(skill.revision)["ETag"])
-        return await shown_skill(skill, read=parts if contents and not has_it else None)
+        return await shown_skill(skill, read=parts.read_files if contents and not has_it else None)
 
     @router.put(
         "/skills/{skill_id}",
@@ -356,11 +354,14 @@ MAX_USAGE = 10_000
 MAX_CURSOR_LENGTH = 2_000
 """Longest cursor; it holds a name, which may be in any script."""
 
+_CURSOR = "Where to continue: `next_cursor` of the previous page."
+
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=MAX_CURSOR_LENGTH, description="Where to continue: `next_cursor` of the previous page."),
+    Query(max_length=MAX_CURSOR_LENGTH, description=_CURSOR),
 ]
+VersionCursor = Annotated[int | None, Query(ge=1, lt=1 << 63, description=_CURSOR)]
 Revision = Annotated[int, Path(ge=1, lt=1 << 63)]
 
 
@@ -372,14 +373,17 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
 
     @router.get("/skills/{skill_id}/versions", response_model=Page[VersionSchema], responses=document_errors(403, 404))
     async def list_versions(
-        skill_id: UUID, service: service_type, user: writer_type, limit: Limit = DEFAULT_PAGE, cursor: Cursor = None
+        skill_id: UUID,
+        service: service_type,
+        user: writer_type,
+        limit: Limit = DEFAULT_PAGE,
+        cursor: VersionCursor = None,
     ) -> Response:
         """List the revisions of a skill, newest first."""
-        before = None if cursor is None else number_of(cursor)
         # One more than the page shows whether another page follows.
-        found = await service.list_versions(skill_id, user, before=before, limit=limit + 1)
+        found = await service.list_versions(skill_id, user, before=cursor, limit=limit + 1)
         versions = [VersionSchema.model_validate(change) for change in found[:limit]]
-        return page_of(versions, cursor_of(versions[-1].revision) if len(found) > limit else None)
+        return page_of(versions, str(versions[-1].revision) if len(found) > limit else None)
 
     @router.get(
         "/skills/{skill_id}/versions/{revision}",
@@ -389,7 +393,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
         """Get a skill with its files as it was at a revision."""
         version = await service.get_version(skill_id, revision, user, contents=False)
-        return await shown_skill(version, read=parts, tagged=False)
+        return await shown_skill(version, read=parts.read_files, tagged=False)
 
     @router.post(
         "/skills/{skill_id}/versions/{revision}/restore",
@@ -517,7 +521,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
     async def get_archive(skill_id: UUID, service: service_type, user: user_type) -> Response:
         """Get a skill as a `.zip`, in one directory with its name."""
         skill = await service.get_skill(skill_id, user, contents=False)
-        return await send_archive(only(skill), parts, skill.name)
+        return await send_archive(only(skill), parts.read_files, skill.name)
 
     @router.get("/export", response_class=Response, responses=answers)
     async def export(
@@ -557,4 +561,4 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     own = SkillService(session, policy=parts.settings.policy)
                     page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
-        return await send_archive(each(), parts, "skills")
+        return await send_archive(each(), parts.read_files, "skills")

@@ -288,12 +288,12 @@ def add_skills(router: APIRouter, visits: Visits) -> None:
             "content-disposition": f"attachment; filename*=UTF-8''{name}",
             "content-security-policy": FILE_POLICY,
         }
-        return await send_file(listed, visit.parts, headers)
+        return await send_file(listed, visit.parts.read_files, headers)
 
     @router.get("/skills/{skill_id}/archive")
     async def archive(visit: anybody, skill_id: str) -> Response:
         found = await visit.skill(skill_id)
-        return await send_archive(only(found), visit.parts, found.name)
+        return await send_archive(only(found), visit.parts.read_files, found.name)
 
 
 async def skill_page(visit: Visit, skill_id: str, code: int = 200, refusal: str = "") -> Response:

@@ -81,16 +81,6 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def action(word: str) -> str:
-    """Return a word of the log in plain English."""
-    return ACTIONS.get(word, word)
-
-
-def line(text: str) -> str:
-    """Return a stranger's text on one line, without characters that reorder or hide what is around it."""
-    return one_line(text)
-
-
 def said(message: str) -> Markup:
     """Return a message of the store on one line, with text in backticks as code."""
     return Markup("").join(
@@ -208,7 +198,7 @@ def use_from(rows: Iterable[UsageCount], today: dt.date) -> Use:
 
 def _rank(counts: Mapping[str, int]) -> list[Bar]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return _bars([(line(word), count) for word, count in ordered], sum(counts.values()))
+    return _bars([(one_line(word), count) for word, count in ordered], sum(counts.values()))
 
 
 def _bars(items: Sequence[tuple[str, int]], whole: int) -> list[Bar]:
@@ -236,7 +226,7 @@ def audience(skill: Skill) -> list[Badge]:
         return [Badge("system", title="For all users")]
     found = [Badge("public", title="For all users")] if skill.is_public else []
     if skill.shared_with:
-        groups = ", ".join(line(group) for group in skill.shared_with)
+        groups = ", ".join(one_line(group) for group in skill.shared_with)
         found.append(Badge(groups if len(skill.shared_with) == 1 else f"{len(skill.shared_with)} groups", title=groups))
     return found or [Badge("private", title="Only for its owner")]
 
@@ -259,7 +249,7 @@ def owner_of(skill: Skill, viewer: Viewer) -> str:
     """Return the owner of a skill, in words."""
     if skill.owner_id is None:
         return "the system"
-    return "you" if owns(skill, viewer) else line(skill.owner_id)
+    return "you" if owns(skill, viewer) else one_line(skill.owner_id)
 
 
 @dataclass(frozen=True)
@@ -280,17 +270,9 @@ def approval_state(skill: Skill, viewer: Viewer, known: SkillApproval | None) ->
     return ApprovalState("waiting" if known.last is None else "changed", known.last, known.may_approve)
 
 
-@dataclass(frozen=True)
-class GroupChoice:
-    """A group that a skill may be shared with, and what its members may do."""
-
-    group: str
-    right: Right | None
-
-
-def group_choices(skill: Skill, viewer: Viewer) -> list[GroupChoice]:
-    """Return the groups that the viewer may share a skill with, and those that it is shared with."""
-    return [GroupChoice(group, skill.shared_with.get(group)) for group in sorted(viewer.groups | {*skill.shared_with})]
+def group_choices(skill: Skill, viewer: Viewer) -> dict[str, Right | None]:
+    """Return the groups that the viewer may share a skill with, or that it is shared with, and what each may do."""
+    return {group: skill.shared_with.get(group) for group in sorted(viewer.groups | {*skill.shared_with})}
 
 
 # -- Cost and problems -------------------------------------------------------------------------------------------------
@@ -375,19 +357,11 @@ def as_before(text: str, before: str | None) -> str:
 # -- Files -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The files directly in one directory of a skill."""
-
-    path: str
-    files: Sequence[SkillFile]
-
-
-def folders(files: Iterable[SkillFile]) -> list[Folder]:
+def folders(files: Iterable[SkillFile]) -> list[tuple[str, list[SkillFile]]]:
     """Return files by directory, those at the top first."""
     ordered = sorted(files, key=lambda file: (posixpath.dirname(file.path), file.path))
     grouped = itertools.groupby(ordered, key=lambda file: posixpath.dirname(file.path))
-    return [Folder(path, list(inside)) for path, inside in grouped]
+    return [(path, list(inside)) for path, inside in grouped]
 
 
 @dataclass(frozen=True)

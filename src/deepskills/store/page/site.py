@@ -26,6 +26,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._skillmd.text import one_line
 from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import failed
 from deepskills.store.http.requests import Parts, Settings, bound_body, content_type
@@ -463,11 +464,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        action=shown.action,
+        action=lambda word: shown.ACTIONS.get(word, word),
         counted=shown.counted,
         date=shown.date,
         folders=shown.folders,
-        line=shown.line,
+        # A stranger's text must not reorder or hide what is around it.
+        line=one_line,
         marked=shown.marked,
         number=shown.number,
         said=shown.said,

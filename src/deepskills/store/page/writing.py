@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._skillmd.text import one_line
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import SKILL_FILE
 from deepskills.store.db.models import Skill
@@ -187,7 +188,7 @@ async def text_of_form(visit: SignedIn, before: str | None) -> str:
     """Return the `SKILL.md` that an editor sent: its text, with the name and the description that were changed."""
     form = visit.form
     text = shown.as_before(form.text("text"), before)
-    given = {name: shown.line(form.text(name)) for name in ("name", "description")}
+    given = {name: one_line(form.text(name)) for name in ("name", "description")}
     changed = {name: value for name, value in given.items() if value and value != form.text(f"{name}-before")}
     return await run_in_thread(len(text), lambda: _with(text, changed)) if changed else text
 
