@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from deepagents.backends import FilesystemBackend
 from fastapi import FastAPI, Request
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from sqlalchemy import text
 from store_support import Sessions, draft, on_sqlite, service_on
 
-from deepskills.store import SkillCreate, create_skills_router, create_store_app, workers
+from deepskills.store import SkillCreate, SkillSandboxLoader, create_skills_router, create_store_app, workers
 from deepskills.store.http import discovery
 from deepskills.store.http.answers import PIECE_BYTES
 from deepskills.store.http.settings import policy_options
@@ -266,6 +267,14 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+HOLDER = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+input()
+"""
+
+
 def look(directory: Path) -> set[str]:
     """Return the revisions that are there as an agent reads them, if the `SKILL.md` stays the same meanwhile."""
     try:
@@ -301,3 +310,26 @@ async def test_two_processes_never_show_a_torn_skill(sessions: Sessions, url: st
     assert [loader.returncode for loader in loaders] == [0, 0], await ended
     assert [found for found in looks if len(found) > 1] == []
     assert any(looks)
+
+
+@on_sqlite
+async def test_a_process_that_hangs_keeps_nobody_waiting(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who finds the directory locked for too long says so, and goes on when it is free."""
+    monkeypatch.setattr("deepskills.store.sandbox.MAX_WAIT", 0.1)
+    root = tmp_path / "workspace/skills"
+    root.mkdir(parents=True)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, str(root), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("tea"), "ann")
+        loader = SkillSandboxLoader(service)
+        assert await loader.load_skill_to_sandbox(made.id, backend, "ann") is False
+        assert "another process keeps /workspace/skills locked" in caplog.text
+        await process.communicate(b"\n")
+        assert await loader.load_skill_to_sandbox(made.id, backend, "ann") is True

@@ -165,7 +165,7 @@ def test_use_as_bars_and_a_line() -> None:
     assert (use.total, len(use.days)) == (6, 30)
     assert [use.days[0].length, use.days[1].length, use.days[-1].length] == [50, 0, 100]
     # Shares of all loads, as the track behind each bar says.
-        assert [(bar.label, round(bar.length)) for bar in use.triggers] == [("model", 83), ("pin", 17)]
+    assert [(bar.label, round(bar.length)) for bar in use.triggers] == [("model", 83), ("pin", 17)]
     counts = [
         UsageCount(today, "skill.loaded", "model", 52),
         UsageCount(today, "skill.refused", "budget", 3),

@@ -19,6 +19,7 @@ import os
 import random
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath
@@ -61,6 +62,9 @@ MAX_ATTEMPTS = 8
 
 MAX_COMPARED = 100
 """How many files of a directory without a marker are compared with what the loader wrote."""
+
+MAX_WAIT = 120.0
+"""For how many seconds another process is waited for that writes to the same directory of skills."""
 
 _PAUSE = 0.05
 
@@ -231,6 +235,7 @@ _locks: "WeakValueDictionary[object, threading.Lock]" = WeakValueDictionary()
 async def _alone(backend: BackendProtocol, root: str) -> AsyncIterator[None]:
     """Wait until no other loader works on a directory of skills, on whichever event loop or in whichever process."""
     real = (await asyncio.to_thread(real_paths, backend, {root})).get(root)
+    until = time.monotonic() + MAX_WAIT
     lock = _locks.setdefault(real or (id(backend), root), threading.Lock())
     while not lock.acquire(blocking=False):  # noqa: ASYNC110 - no event crosses event loops
         await asyncio.sleep(_PAUSE / 10)
@@ -244,6 +249,8 @@ async def _alone(backend: BackendProtocol, root: str) -> AsyncIterator[None]:
                     break
                 except BlockingIOError:
                     held.close()
+                    if time.monotonic() > until:
+                        raise SkillsError(f"another process keeps {root} locked; end it, and try again") from None
                     await asyncio.sleep(_PAUSE / 10)
             yield
     finally:
@@ -421,8 +428,7 @@ class SkillSandboxLoader:
         known = await self._service.deliveries([directory.path for directory in stale], user_id)
         result: dict[str, bool] = {}
         for directory in stale:
-            async with _alone(backend, self._root):
-                done = await self._revoke(directory, known.get(directory.path))
+            done = await self._revoke(directory, known.get(directory.path), backend)
             if done is not None:
                 result[directory.path.rpartition("/")[2]] = done
             if done:
@@ -430,7 +436,9 @@ class SkillSandboxLoader:
         loaded = await self._load(list(wanted.values()), backend, user_id)
         return result | {skill.name: loaded[skill.id] for skill in wanted.values()}
 
-    async def _revoke(self, directory: SkillDirectory, known: frozenset[str] | None) -> bool | None:
+    async def _revoke(
+        self, directory: SkillDirectory, known: frozenset[str] | None, backend: BackendProtocol
+    ) -> bool | None:
         """Remove a directory that should not be there; `None` for one that no loader made."""
         done = False
         with _reporting(f"remove {directory.path} from the sandbox"):
@@ -439,7 +447,8 @@ class SkillSandboxLoader:
                 return None
             if not await directory.is_made_by_loader(mark, known):
                 raise SkillsError("nothing in it is as it was delivered, so it stays; remove it by hand")
-            await directory.remove()
+            async with _alone(backend, self._root):
+                await directory.remove()
             done = True
         return done  # noqa: RET504 - a failure that was reported ends here
 
