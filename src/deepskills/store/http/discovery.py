@@ -6,7 +6,6 @@ application whose `current_user` refuses such people refuses them here as well.
 
 import hashlib
 from collections.abc import Iterable
-from contextlib import asynccontextmanager
 from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -105,7 +104,7 @@ class _Index:
         known = self._digests.get((listed.id, listed.revision))
         if known is None:
             # A session for each: none is held for the whole index.
-            async with asynccontextmanager(self._parts.service)() as service:
+            async with self._parts.opened() as service:
                 try:
                     kind, spool = await _artifact(service, self._parts, listed.id, listed.revision)
                 except SkillNotFoundError:

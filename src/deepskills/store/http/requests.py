@@ -7,7 +7,7 @@ that are in flight together, and parsed off the event loop.
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -271,8 +271,12 @@ class Parts:
 
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
         """Return whole files, by a session of its own."""
-        async with self.settings.session_factory() as session:
-            return await SkillService(session, policy=self.settings.policy).read_files(files)
+        async with self.opened() as service:
+            return await service.read_files(files)
+
+    def opened(self) -> AbstractAsyncContextManager[SkillService]:
+        """Open a service outside of dependencies, for work that takes longer than a session should."""
+        return asynccontextmanager(self.service)()
 
     def body(self, model: type[ModelT]) -> Callable[..., Coroutine[Any, Any, ModelT]]:
         """Return the dependency on the body as a model, read once the writer is known."""
@@ -282,21 +286,16 @@ class Parts:
 
         return read
 
-    async def unzip(
-        self,
-        service: SkillService,
-        raw: bytes,
-        user: str,
-        skill_id: UUID | None,
-        use: Callable[[bytes, dict[str, bytes]], Awaitable[ResultT]],
-    ) -> ResultT:
-        """Return what `use` does with a zipped skill; what it says of its size is checked before it is unpacked."""
+    @asynccontextmanager
+    async def unzipped(
+        self, service: SkillService, raw: bytes, user: str, skill_id: UUID | None = None
+    ) -> AsyncIterator[tuple[bytes, dict[str, bytes]]]:
+        """Give the text and files of a zipped skill; what it says of its size is checked before it is unpacked."""
         limits = self.settings.policy.limits
         size = await run_in_thread(len(raw), lambda: unpacked_size(raw, limits))
         await service.check_room(size, user, skill_id)
         with in_flight.hold(size):
-            text, files = await run_in_thread(size, lambda: unpacked(raw, limits))
-            return await use(text, files)
+            yield await run_in_thread(size, lambda: unpacked(raw, limits))
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
         """Return a body as a model, parsed off the event loop if it is large.

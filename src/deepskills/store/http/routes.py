@@ -7,6 +7,7 @@ What is special to HTTP is elsewhere: `requests.py` reads who asks and what they
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
@@ -191,12 +192,9 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         """
         media_type = content_type(request)
         if media_type in ZIP_TYPES:
-
-            async def create(text: bytes, files: dict[str, bytes]) -> Skill:
-                given = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
-                return await service.create_skill(given, user)
-
-            return await shown_skill(await parts.unzip(service, raw, user, None, create), code=201)
+            async with parts.unzipped(service, raw, user) as (text, files):
+                data = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
+                return await shown_skill(await service.create_skill(data, user), code=201)
         if media_type == MARKDOWN_TYPE:
             data = await run_in_thread(len(raw), lambda: SkillCreate.from_skill_md(raw))
         else:
@@ -262,14 +260,14 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     )
     async def save_skill(skill_id: UUID, request: Request, raw: raw_body, caller: caller_type) -> Response:
         """Replace a skill's text and files in one step, with a `SKILL.md` and files as JSON, or with a `.zip`."""
-
-        async def save(text: bytes | str, files: Any) -> Skill:  # noqa: ANN401 - as the service takes them
-            return await caller.change(caller.service.save_skill, skill_id, text, files)
-
-        if content_type(request) in ZIP_TYPES:
-            return await shown_skill(await parts.unzip(caller.service, raw, caller.user, skill_id, save))
-        document = await parts.parse(SkillDocument, request, raw)
-        return await shown_skill(await save(document.skill_md, document.files))
+        async with AsyncExitStack() as held:
+            if content_type(request) in ZIP_TYPES:
+                zipped = parts.unzipped(caller.service, raw, caller.user, skill_id)
+                given: tuple[Any, Any] = await held.enter_async_context(zipped)
+            else:
+                document = await parts.parse(SkillDocument, request, raw)
+                given = document.skill_md, document.files
+            return await shown_skill(await caller.change(caller.service.save_skill, skill_id, *given))
 
     @router.post(
         "/skills/{skill_id}/files",
@@ -546,8 +544,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     last = stored_key(listed.name)
                     # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
                     # export.
-                    async with parts.settings.session_factory() as session:
-                        own = SkillService(session, policy=parts.settings.policy)
+                    async with parts.opened() as own:
                         try:
                             skill = await own.get_skill(listed.id, user, contents=False)
                         except SkillNotFoundError:
@@ -557,8 +554,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                 if page.next_cursor is None:
                     return
                 # By pages: to read the rows of 100,000 skills at once keeps the event loop for seconds.
-                async with parts.settings.session_factory() as session:
-                    own = SkillService(session, policy=parts.settings.policy)
+                async with parts.opened() as own:
                     page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
         return await send_archive(each(), parts.read_files, "skills")

@@ -85,9 +85,8 @@ def add_creation(router: APIRouter, visits: Visits) -> None:
     async def upload(visit: sent) -> Response:
         try:
             _, archive = visit.form.file("archive")
-            made = await visit.parts.unzip(
-                visit.service, archive, visit.user, None, lambda text, files: create(visit, text, files)
-            )
+            async with visit.parts.unzipped(visit.service, archive, visit.user) as (text, files):
+                made = await create(visit, text, files)
         except _REFUSALS as error:
             return await editor(visit, text=NEW_SKILL, refusal=error)
         return visit.see(made.id, done="created")
@@ -123,13 +122,10 @@ def add_editing(router: APIRouter, visits: Visits) -> None:
     @router.post("/skills/{skill_id}/replace")
     async def replace(visit: sent, skill_id: str) -> Response:
         skill, known = await visit.skill(skill_id, "write"), visit.revision
-
-        async def save_all(text: bytes, files: dict[str, bytes]) -> Skill:
-            return await visit.service.save_skill(skill.id, text, files, visit.user, expected_revision=known)
-
         try:
             _, archive = visit.form.file("archive")
-            await visit.parts.unzip(visit.service, archive, visit.user, skill.id, save_all)
+            async with visit.parts.unzipped(visit.service, archive, visit.user, skill.id) as (text, files):
+                await visit.service.save_skill(skill.id, text, files, visit.user, expected_revision=known)
         except SkillStaleError:
             # There is no typed text to keep here, so the page of failures will do.
             raise
