@@ -1,7 +1,9 @@
 """What one client, one setting or one process may do to the others: no more than its share."""
 
 import asyncio
+import gc
 import json
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +18,7 @@ from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from sqlalchemy import text
-from store_support import Sessions, draft, on_sqlite, service_on
+from store_support import Sessions, draft, draft_with_files, on_sqlite, service_on
 
 from deepskills.store import SkillCreate, SkillSandboxLoader, create_skills_router, create_store_app, workers
 from deepskills.store.http import discovery
@@ -132,6 +134,45 @@ async def test_what_the_index_names_is_sent_in_pieces(empty_url: str) -> None:
             sizes = await pieces(app, INDEX.replace("index.json", entry["url"]))
             assert sum(sizes) > 3_000_000
             assert max(sizes) <= PIECE_BYTES
+
+
+@on_sqlite
+async def test_exports_do_not_fill_the_disk(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for strangers who do not read is bounded, and its room is free when they are gone."""
+    monkeypatch.setattr("deepskills.store.http.answers.on_disk", disk := workers.InFlight(30_000_000))
+    started = asyncio.Event()
+
+    async def never_reads(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200
+            started.set()
+        else:
+            await asyncio.Event().wait()
+
+    async def stays() -> Any:
+        await asyncio.Event().wait()
+
+    async with service_on(sessions) as service, client_of(app := app_of(sessions)) as http:
+        files = {f"{number}.bin": random.Random(number).randbytes(6_000_000) for number in range(2)}
+        await service.create_skill(draft_with_files("tea", files, is_public=True), "ann")
+        tasks = []
+        for _ in range(2):
+            scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": "/export", "raw_path": b"/export"}
+            scope |= {"query_string": b"include_public=true", "headers": [], "root_path": "", "scheme": "http"}
+            tasks.append(asyncio.create_task(app(scope, stays, never_reads)))
+            await started.wait()
+            started.clear()
+        refused = await http.get("/export?include_public=true")
+        assert (refused.status_code, refused.headers.get("retry-after")) == (503, "1")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks.clear()
+        del task, scope
+        await asyncio.sleep(0.1)
+        gc.collect()
+        assert disk.held == 0
+        assert (await http.get("/export?include_public=true")).status_code == 200
 
 
 @on_sqlite

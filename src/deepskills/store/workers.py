@@ -112,3 +112,6 @@ class InFlight:
 
 in_flight = InFlight()
 """What this process works on."""
+
+on_disk = InFlight(8 * 1024 * 1024 * 1024)
+"""What waits on the disk until slow clients have read it."""

@@ -9,9 +9,12 @@ import hashlib
 import logging
 import stat
 import time
+import weakref
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -43,7 +46,7 @@ from deepskills.store.errors import (
 )
 from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
-from deepskills.store.workers import Turns, in_flight, run_in_thread
+from deepskills.store.workers import Turns, in_flight, on_disk, run_in_thread
 
 logger = logging.getLogger("deepskills")
 
@@ -328,10 +331,17 @@ _BATCH = 200
 """How many small files are read together."""
 
 
-async def _send(spool: Spool) -> AsyncIterator[bytes]:
-    with spool:
-        while piece := spool.read(PIECE_BYTES):
-            yield piece
+class SpoolResponse(StreamingResponse):
+    """Sends what waits on the disk in pieces, and closes it, even if the client leaves."""
+
+    def __init__(self, spool: Spool, code: int, headers: Mapping[str, str], media_type: str) -> None:
+        super().__init__(iter(partial(spool.read, PIECE_BYTES), b""), code, headers, media_type)
+        self._spool = spool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with self._spool:
+            await super().__call__(scope, receive, send)
 
 
 def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -341,7 +351,7 @@ def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[
     if size <= PIECE_BYTES:
         with spool:
             return Response(spool.read(), code, headers, media_type)
-    return StreamingResponse(_send(spool), code, {**(headers or {}), "content-length": str(size)}, media_type)
+    return SpoolResponse(spool, code, {**(headers or {}), "content-length": str(size)}, media_type)
 
 
 async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int = 200, tagged: bool = True) -> Response:
@@ -397,6 +407,10 @@ async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool =
         SkillBusyError: If there is no room for one of the skills now.
     """
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    held = ExitStack()
+    # With the file, whoever lets go of it last.
+    weakref.finalize(spool, held.close)
+    hold_more = held.enter_context(on_disk.hold())
     try:
         with zipfile.ZipFile(spool, "w") as archive:
 
@@ -408,6 +422,7 @@ async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool =
                 await run_in_thread(len(content), lambda: archive.writestr(entry, content, method))
 
             async for skill in skills:
+                hold_more(skill.size)
                 directory = "" if alone else f"{skill.name}/"
                 async with _assembling.turn(ASSEMBLING_SECONDS):
                     with in_flight.hold(skill.size):
@@ -427,7 +442,7 @@ async def send_file(file: SkillFile, read: ReadFiles, headers: dict[str, str]) -
     return send_spool(spool, BYTES_TYPE, headers=headers)
 
 
-def clean_file_name(file: SkillFile, code: int = 200) -> Response:
+def shown_file(file: SkillFile, code: int = 200) -> Response:
     """Return the answer with a file that was written, without its content, and the skill's current revision."""
     return as_json(written(SkillFileSchema.of(file)), code, etag(file.skill_revision))
 

@@ -36,13 +36,13 @@ from deepskills.store.http.answers import (
     UsageSchema,
     VersionSchema,
     as_json,
-    clean_file_name,
     document_errors,
     etag,
     is_known,
     only,
     route_class,
     send_archive,
+    shown_file,
     shown_skill,
     written,
 )
@@ -278,7 +278,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     )
     async def add_file(skill_id: UUID, data: new_file, caller: caller_type) -> Response:
         """Add a file to a skill. The `ETag` names the skill's new revision."""
-        return clean_file_name(await caller.change(caller.service.add_file, skill_id, data), 201)
+        return shown_file(await caller.change(caller.service.add_file, skill_id, data), 201)
 
     @router.put(
         "/skills/{skill_id}/files/{path:path}",
@@ -297,7 +297,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         content = await run_in_thread(len(raw), lambda: file_content(path, content_type(request), raw))
         # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
-        return clean_file_name(await caller.change(caller.service.save_file, skill_id, data))
+        return shown_file(await caller.change(caller.service.save_file, skill_id, data))
 
     @router.delete("/skills/files/{file_id}", responses=document_errors(403, 404, 412))
     async def delete_file(file_id: UUID, caller: caller_type) -> Answer[Deleted]:
