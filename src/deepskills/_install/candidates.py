@@ -99,7 +99,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     is_plugin = bool(below_skills) and any(name in tree.nodes for name in PLUGIN_MANIFESTS)
     if is_plugin:
         directories = below_skills
-    if not directories:
+    if not directories and not tree.faults:
         raise SourceError(f"There is no {SKILL_FILE} in {label}. A skill is a directory with a file of that name.")
     if len(directories) > MAX_SKILLS:
         raise SourceError(f"{label} holds {len(directories):,} skills; at most {MAX_SKILLS:,} are looked at.")
@@ -127,7 +127,8 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     for path, content in tree.contents(readable):
         candidate = _candidate(readable[path], content)
         found[readable[path]] = _held_to_the_format(candidate, path, content) if is_plugin else candidate
-    return [found[directory] for directory in directories]
+    faults = [Candidate(path, path, refusal=reason) for path, reason in tree.faults.items()]
+    return [*(found[directory] for directory in directories), *faults]
 
 
 def _held_to_the_format(candidate: Candidate, path: str, content: bytes) -> Candidate:

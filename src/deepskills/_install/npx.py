@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -119,13 +119,22 @@ def hash_directory(directory: Path) -> str | None:
             return None
         digest = hashlib.sha256()
         for path, content in tree.contents(sort_as_javascript(files)):
-            digest.update(path.encode() + content)
+            digest.update(_as_hashed(path).encode() + content)
         return digest.hexdigest()
     except SourceError:
         return None
 
 
-def sort_as_javascript(paths: Sequence[str]) -> Iterator[str]:
+def sort_as_javascript(paths: Sequence[str]) -> list[str]:
     """Return ASCII paths in the order of `localeCompare`."""
-    keyed = sorted(paths, key=lambda path: ([_WEIGHTS[c] for c in path], [c.isupper() for c in path]))
-    return iter(keyed)
+
+    def key(path: str) -> tuple[list[int], list[bool]]:
+        characters = _as_hashed(path)
+        return [_WEIGHTS[character] for character in characters], [character.isupper() for character in characters]
+
+    return sorted(paths, key=key)
+
+
+def _as_hashed(path: str) -> str:
+    # That installer takes a backslash in a name for Windows' separator.
+    return path.replace("\\", "/")

@@ -7,13 +7,14 @@ as an option, and only transports that fetch data are allowed: git's `ext::` and
 import os
 import re
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from deepskills._install.paths import SourceError, shown
 
-OriginKind: TypeAlias = Literal["directory", "git", "zip", "tar"]
+OriginKind: TypeAlias = Literal["directory", "git", "zip", "tar", "site"]
 
 TRANSPORTS = ("https", "ssh", "file", "http", "git")
 """How repositories are fetched."""
@@ -23,6 +24,9 @@ GITHUB = "https://github.com/{}.git"
 
 ARCHIVES: dict[str, OriginKind] = {".zip": "zip", ".tar.gz": "tar", ".tgz": "tar"}
 """Archives by the end of their names."""
+
+INDEX = "/.well-known/agent-skills/index.json"
+"""Where a site names the skills that it publishes."""
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _REMOTE_SHELL = re.compile(r"(?P<user>[A-Za-z0-9_.-]+@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*):(?P<path>[^:\s][^\s]*)")
@@ -154,6 +158,34 @@ def _by_url(given: str, ref: str | None) -> Origin:
         raise SourceError(f"Sources with {shown(parts.scheme)} are not fetched. Use {', '.join(TRANSPORTS[:3])}.")
     if host.startswith("-") or parts.path.startswith("-") or (parts.scheme != "file" and not host):
         raise SourceError(f"{shown(without_credentials(given))} has no host that could be asked.")
+    if (base := _site_of(parts.path)) is not None and parts.scheme in {"https", "http"}:
+        return _site(parts, base, ref)
     if any(parts.path.lower().endswith(suffix) for suffix in ARCHIVES):
         raise SourceError("Archives are read from this machine. Download it, look at it, and name the file.")
     return Origin("git", given, without_credentials(given), ref)
+
+
+def _site_of(path: str) -> str | None:
+    """Return what stands before the index in the path of a site's address; `None` if it is a repository's."""
+    path = path.rstrip("/")
+    base = path.removesuffix(INDEX).removesuffix(INDEX.rpartition("/")[0])
+    return base if not base or base != path else None
+
+
+def _site(parts: SplitResult, base: str, ref: str | None) -> Origin:
+    host = f"{parts.scheme}://{parts.netloc.lower()}"
+    if parts.username is not None or parts.query or parts.fragment:
+        raise SourceError(f"Name the site without credentials, `?` and `#`: {without_credentials(host)}.")
+    if ref is not None:
+        raise SourceError(f"{host} is a site, which has no refs. Leave out --ref.")
+    if parts.scheme == "http" and not is_on_this_machine(parts.hostname or ""):
+        raise SourceError(f"{host} could be changed on the way. Use https.")
+    return Origin("site", f"{host}{base}{INDEX}", f"{host}{base}{INDEX}" if base else host)
+
+
+def is_on_this_machine(host: str) -> bool:
+    """Whether a host, as an address names it, is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -5,7 +5,7 @@ Every change takes one way: fetch into a workspace, stage the new skills there, 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
 from deepskills._install.paths import SourceError, shown
 from deepskills._install.place import Drift, Workspace, find_drift, find_unlisted, skill_drift, workspace
+from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
 from deepskills._types import SKILL_FILE
 
@@ -163,7 +164,7 @@ class Project:
         origin = parse_origin(source, ref, Path.cwd(), self.lock_path.parent)
         with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path, missing_ok=True)
-            tree = self._tree(origin, space, 0)
+            tree = self._tree(origin, space, 0, names)
             candidates = find_candidates(tree, origin.recorded)
             installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
             chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
@@ -258,16 +259,18 @@ class Project:
             items = [Change(name, "removed", None, lock.skills[name]) for name in self._locked(lock, names)]
             yield Changes(self, lock, items, (), space)
 
-    def _tree(self, origin: Origin, space: Workspace, number: int) -> Tree:
-        doing = {"directory": "Reading", "git": "Fetching"}.get(origin.kind, "Unpacking")
+    def _tree(self, origin: Origin, space: Workspace, number: int, names: Collection[str]) -> Tree:
+        doing = {"directory": "Reading", "git": "Fetching", "site": "Fetching"}.get(origin.kind, "Unpacking")
         self.progress(f"{doing} {origin.recorded}" + (f" at {origin.ref}" if origin.ref else ""))
         if origin.kind == "directory":
             return open_directory(origin)
-        if origin.kind != "git":
+        if origin.kind in {"zip", "tar"}:
             return open_archive(origin)
         scratch = space.scratch / str(number)
         scratch.mkdir()
-        return open_repository(origin, scratch, self.deadline)
+        if origin.kind == "git":
+            return open_repository(origin, scratch, self.deadline)
+        return open_site(origin, scratch, self.deadline, names)
 
     def _change(self, candidate: Candidate, new: LockedSkill, lock: Lock) -> Change:
         """Return what placing a staged skill changes."""
@@ -320,7 +323,7 @@ class Project:
             by_path = {lock.skills[name].path: name for name in names}
             try:
                 origin = parse_origin(source, ref, self.lock_path.parent, self.lock_path.parent)
-                tree = self._tree(origin, space, number)
+                tree = self._tree(origin, space, number, by_path)
                 wanted = [candidate for candidate in find_candidates(tree, source) if candidate.path in by_path]
                 found = {candidate.path: candidate for candidate in collect_files(tree, wanted, source)}
             except SourceError as error:

@@ -18,7 +18,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,6 +67,8 @@ class Tree:
     nodes: dict[str, Node]
     contents: Contents
     commit: str | None = None
+    faults: Mapping[str, str] = field(default_factory=dict)
+    """Why skills that should be there are not, by path."""
 
 
 @dataclass
@@ -216,7 +218,7 @@ def open_archive(origin: Origin) -> Tree:
     members: _Members = _zip_members if origin.kind == "zip" else _tar_members
     found = Entries("The archive")
     total = 0
-    with _refusals(origin.location), members(origin.location) as listed:
+    with _refusals(origin.recorded), members(origin.location) as listed:
         for count, member in enumerate(listed):
             if count >= MAX_ENTRIES:
                 raise SourceError(f"The archive has more than {MAX_ENTRIES:,} entries. It was not unpacked.")
@@ -224,7 +226,7 @@ def open_archive(origin: Origin) -> Tree:
             if total > MAX_ARCHIVE_BYTES:
                 raise _too_large()
             _take(found, member)
-    return Tree(found.nodes, partial(_read_members, members, origin.location, found.nodes))
+    return Tree(found.nodes, partial(_read_members, members, origin, found.nodes))
 
 
 def _take(found: Entries, member: _Member) -> None:
@@ -255,11 +257,11 @@ def _take(found: Entries, member: _Member) -> None:
 
 
 def _read_members(
-    members: _Members, location: str, nodes: dict[str, Node], paths: Iterable[str]
+    members: _Members, origin: Origin, nodes: dict[str, Node], paths: Iterable[str]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the content of files in the archive's order, checked against its own checksums if it has any."""
     wanted = set(paths)
-    with _refusals(location), members(location) as listed:
+    with _refusals(origin.recorded), members(origin.location) as listed:
         for member in listed if wanted else ():
             if member.kind != "file" or member.path not in wanted:
                 continue

@@ -63,8 +63,8 @@ def add(  # noqa: PLR0913, PLR0917 - the options of a command
 ) -> None:
     """Add other people's skills: review, place and lock them.
 
-    SOURCE is a directory, a .zip or .tar.gz file, a git repository's URL, or `owner/name` on GitHub. Nothing of it is
-    executed. Shows what would come and asks, unless --yes.
+    SOURCE is a directory, a .zip or .tar.gz file, a git repository's URL, `owner/name` on GitHub, or a web site that
+    publishes skills. Nothing of it is executed. Shows what would come and asks, unless --yes.
     """
     project = _project(source, lock, timeout)
     _carry_out(project.adding(given, skill, ref), "Add", yes=yes, as_json=as_json)
