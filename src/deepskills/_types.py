@@ -80,8 +80,8 @@ class NamespacedSource:
 class PluginSource:
     """A directory of the Agent Plugins format (`plugin.json`, `skills/`): its skills are called `plugin:name`.
 
-    The plugin's name is what its `plugin.json` (or Claude Code's `.claude-plugin/plugin.json`) says, else the
-    directory's. Only skills that follow the specification to the letter are used, as the format asks.
+    The plugin's name is what its `plugin.json` (or Claude Code's `.claude-plugin/plugin.json`) says. Only skills that
+    follow the specification to the letter are used, as the format asks.
     """
 
     path: str

@@ -34,12 +34,12 @@ def test_an_agent_uses_the_skills_of_plugins(mode: Mode, tmp_path: Path) -> None
         tmp_path,
         {
             "own/forms/SKILL.md": skill_md("forms"),
-            "plugins/one/plugin.json": manifest(version="1.0.0", author={"name": "A"}, unknown=1),
+            "plugins/one/plugin.json": manifest(version="1.0.0", author={"name": "A"}),
             "plugins/one/mcp.json": "not JSON",
             "plugins/one/skills/forms/SKILL.md": skill_md("forms", "Of the plugin."),
             "plugins/two/.claude-plugin/plugin.json": '{"name": "two-tools", "author": "free form"}',
             "plugins/two/skills/forms/SKILL.md": skill_md("forms"),
-            "plugins/third/plugin.json": "{}",
+            "plugins/third/plugin.json": manifest(name="third", unknown=1, other=2),
             "plugins/third/skills/forms/SKILL.md": skill_md("forms"),
         },
     )
@@ -52,7 +52,14 @@ def test_an_agent_uses_the_skills_of_plugins(mode: Mode, tmp_path: Path) -> None
     assert talk.loaded == ["pdf-tools:forms", "two-tools:forms"]
     names = [skill["name"] for skill in talk.state["skills_metadata"]]
     assert names == ["forms", "pdf-tools:forms", "two-tools:forms", "third:forms"]
-    assert talk.state["skills_problems"] == []
+    # A key without a meaning is reported, as the format asks, and costs nothing.
+    [found] = talk.state["skills_problems"]
+    assert (found["code"], found["severity"], found["path"]) == (
+        "plugin-key-unknown",
+        "warning",
+        "/plugins/third/plugin.json",
+    )
+    assert "`other`, `unknown`" in found["message"]
     assert "**pdf-tools:forms**: Of the plugin." in talk.model.requests[0].system
 
 
@@ -96,6 +103,8 @@ def test_only_conforming_skills_directly_below(tmp_path: Path) -> None:
         pytest.param('{"name": "\\ud800"}', "its name is", id="surrogate"),
         pytest.param('{"name": 3}', "its name is no text", id="number"),
         pytest.param('{"name": null}', "its name is no text", id="null"),
+        pytest.param("{}", "its name is no text", id="empty"),
+        pytest.param('{"name": "a"}', "its `$schema` is missing", id="no-schema"),
         pytest.param('{"name": "a", "$schema": "https://x/2.0.0"}', "`$schema`", id="schema"),
         pytest.param('{"name": "a", "version": 1}', "`version` is not text", id="version"),
         pytest.param('{"name": "a", "author": {"phone": "1"}}', "`author`", id="author"),
@@ -120,14 +129,6 @@ def test_a_plugin_without_skills_is_fine(tmp_path: Path) -> None:
     """The format calls no part of a plugin necessary except its manifest."""
     write_files(tmp_path, {"p/plugin.json": manifest()})
     assert codes(tmp_path, PluginSource("/p")) == ([], [])
-
-
-def test_what_a_directory_is_called_may_not_do(tmp_path: Path) -> None:
-    """A directory's name stands in for a missing name only if it can be part of one."""
-    write_files(tmp_path, {"a b/plugin.json": "{}", "a b/skills/t/SKILL.md": skill_md("t")})
-    names, [(code, message)] = codes(tmp_path, PluginSource("/a b"))
-    assert (names, code) == ([], "plugin-invalid")
-    assert "`a b`" in message
 
 
 @both_modes
@@ -161,3 +162,70 @@ def test_a_link_out_of_the_plugin_is_no_skill(tmp_path: Path) -> None:
         (tmp_path / "p/skills" / name).symlink_to(tmp_path / target)
     names, [(code, _)] = codes(tmp_path, PluginSource("/p"))
     assert (sorted(names), code) == (["pdf-tools:in", "pdf-tools:t"], "plugin-leads-out")
+
+
+# The published schema of 1.0.0, in words of our own: the same statements in the same language.
+TEXT = {"type": "string"}
+PUBLISHED = {
+    "type": "object",
+    "required": ["$schema", "name"],
+    "additionalProperties": False,
+    "properties": {
+        "$schema": {"const": SCHEMA},
+        "name": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 64,
+            "pattern": r"^(?!.*(?:--|\.\.))[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?$",
+        },
+        **dict.fromkeys(("version", "description", "homepage", "repository", "license"), TEXT),
+        "author": {
+            "type": "object",
+            "properties": {"name": TEXT, "email": TEXT, "url": TEXT},
+            "additionalProperties": False,
+        },
+        "keywords": {"type": "array", "items": TEXT},
+        "extensions": {"type": "object", "additionalProperties": {"type": "object"}},
+    },
+}
+
+NAMES = ("a", "9", "my-plugin", "acme.tools", "lint3r", "a.-b", "a-.b", "a" * 64, "a" * 65, "", "-a", "a-", ".a", "a.")
+NAMES += ("a--b", "a..b", "My-Plugin", "a_b", "a b", "a/b", "größe", "a\n", " a", "a\x00", "٣")
+ODD_VALUES: tuple[object, ...] = ("text", "", "not a version", 1, 1.5, True, None, [], ["a"], [1], {}, {"name": "a"})
+ODD_VALUES += ({"name": 1}, {"email": "a", "url": "b"}, {"phone": "1"}, {"com.example": {}}, {"com.example": 1})
+
+
+def variants() -> list[tuple[str, Any]]:
+    """Return manifests: every key left out, each with every odd value, odd names, and what is no manifest."""
+    whole = json.loads(manifest(description="d", author={"name": "A"}, keywords=["k"], extensions={"com.example": {}}))
+    found: list[tuple[str, Any]] = [("whole", whole), ("list", []), ("text", "a"), ("null", None), ("empty", {})]
+    found += [(f"without {key}", {k: v for k, v in whole.items() if k != key}) for key in whole]
+    found += [(f"name {name!r}", {**whole, "name": name}) for name in NAMES]
+    keys = [*PUBLISHED["properties"], "displayName", "icon", "skills", "mcpServers"]  # type: ignore[misc]
+    found += [(f"{key}={value!r}", {**whole, key: value}) for key in keys for value in ODD_VALUES]
+    versions = ("1.1.0", "1.0.1", "2.0.0")
+    return found + [(version, {**whole, "$schema": SCHEMA.replace("1.0.0", version)}) for version in versions]
+
+
+def test_the_published_schema_and_the_reader_agree(tmp_path: Path) -> None:
+    """Over 200 manifests the verdicts are the same, but where the specification's text overrides its schema."""
+    jsonschema = pytest.importorskip("jsonschema_rs")
+    schema = jsonschema.Draft202012Validator(PUBLISHED)
+    cases = variants()
+    assert len(cases) > 200
+    for number, (_, value) in enumerate(cases):
+        write_files(tmp_path, {f"{number}/plugin.json": json.dumps(value)})
+        write_files(tmp_path, {f"{number}/skills/t/SKILL.md": skill_md("t")})
+    accepted = 0
+    for number, (label, value) in enumerate(cases):
+        names, problems = codes(tmp_path, PluginSource(f"/{number}"))
+        is_valid = schema.is_valid(value)
+        # A client goes on without a key that it does not know, and without `extensions` that are not as they should be.
+        known = {k: v for k, v in value.items() if k in PUBLISHED["properties"]} if isinstance(value, dict) else value  # type: ignore[operator]
+        if not is_valid and isinstance(value, dict):
+            is_valid = schema.is_valid({k: v for k, v in known.items() if k != "extensions"})
+        assert bool(names) == is_valid, (label, problems)
+        expected = [] if value == known else ["plugin-key-unknown"]
+        assert [code for code, _ in problems] == (expected if is_valid else ["plugin-invalid"]), label
+        accepted += is_valid
+    assert 50 < accepted < len(cases) - 50

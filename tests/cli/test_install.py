@@ -452,3 +452,19 @@ def test_what_calls_itself_a_plugin_and_has_no_skills_directory(tmp_path: Path) 
     write_files(tmp_path / "source", {"plugin.json": "{}", "examples/demo/SKILL.md": skill_md("demo")})
     succeed("add", str(tmp_path / "source"), "--yes")
     assert sorted(lock_rows()) == ["demo"]
+
+
+def test_a_plugin_that_breaks_its_format_is_refused(tmp_path: Path) -> None:
+    """Only one that claims the format is held to it: `plugin.json` is a name that others use, too."""
+    schema = "https://agent-plugins.org/schemas/{}/plugin.schema.json"
+    for manifest, said in (
+        ({"$schema": schema.format("1.0.0"), "name": "Tools"}, "its name is `Tools`"),
+        ({"$schema": schema.format("2.0.0"), "name": "tools"}, "is understood"),
+        ({"$schema": schema.format("1.0.0"), "name": "tools", "keywords": "a"}, "`keywords` is not a list of texts"),
+    ):
+        write_files(
+            tmp_path, {"plugin/plugin.json": json.dumps(manifest), "plugin/skills/pdf/SKILL.md": skill_md("pdf")}
+        )
+        assert said in refuse(1, "add", str(tmp_path / "plugin"), "--yes")
+    write_files(tmp_path, {"plugin/plugin.json": json.dumps({"$schema": schema.format("1.0.0"), "name": "tools"})})
+    succeed("add", str(tmp_path / "plugin"), "--yes")

@@ -41,6 +41,8 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "skill-refused",
         "middleware-order",
         "plugin-invalid",
+        "plugin-key-unknown",
+        "plugin-mcp-invalid",
         "plugin-leads-out",
         "provided-invalid",
         "invocation-unreadable",

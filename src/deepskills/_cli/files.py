@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from deepskills._catalog.layout import select_searched
+from deepskills._cli.plugins import is_plugin
 from deepskills._errors import SkillsError
 from deepskills._install.paths import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
@@ -64,7 +65,7 @@ def named_sources(given: Sequence[str]) -> list[Source]:
     Raises:
         UsageError: If a named source is a file, or none of them exists.
     """
-    sources = [Source(absolute(path), path) for path in given]
+    sources = [_named(path) for path in given]
     for source in sources:
         if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
             raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
@@ -72,6 +73,14 @@ def named_sources(given: Sequence[str]) -> list[Source]:
         names = ", ".join(source.label for source in sources)
         raise UsageError(f"There is no such source: {names}. Name a directory that holds skill directories.")
     return sources
+
+
+def _named(path: str) -> Source:
+    place = absolute(path)
+    # A directory of skills may call itself a plugin without being laid out like one.
+    if is_plugin(place) and (skills := Path(place, "skills")).is_dir():
+        return Source(skills.as_posix(), path, is_optional=True, plugin=place)
+    return Source(place, path)
 
 
 def _is_there(check: Callable[[Path], bool], source: Source) -> bool:

@@ -27,6 +27,7 @@ from deepskills._install.paths import (
 )
 from deepskills._install.trees import Node, Tree
 from deepskills._loading.budget import count_tokens
+from deepskills._providers.plugins import FORMAT, MAX_MANIFEST_BYTES, UnfitError, read_manifest
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import decode_skill, read_skill, validate_skill
 from deepskills._types import MAX_SKILL_FILE_BYTES, PLUGIN_MANIFESTS, SKILL_FILE, SkillProblem
@@ -99,6 +100,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     is_plugin = bool(below_skills) and any(name in tree.nodes for name in PLUGIN_MANIFESTS)
     if is_plugin:
         directories = below_skills
+        _check_manifest(tree, label)
     if not directories and not tree.faults:
         raise SourceError(f"There is no {SKILL_FILE} in {label}. A skill is a directory with a file of that name.")
     if len(directories) > MAX_SKILLS:
@@ -129,6 +131,25 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
         found[readable[path]] = _held_to_the_format(candidate, path, content) if is_plugin else candidate
     faults = [Candidate(path, path, refusal=reason) for path, reason in tree.faults.items()]
     return [*(found[directory] for directory in directories), *faults]
+
+
+def _check_manifest(tree: Tree, label: str) -> None:
+    """Check the manifest of a plugin that claims the format; others have a `plugin.json` of their own.
+
+    Raises:
+        SourceError: If it breaks the format, which then refuses the plugin as a whole.
+    """
+    path = PLUGIN_MANIFESTS[0]
+    node = tree.nodes.get(path)
+    if node is None or node.kind != "file" or node.size > MAX_MANIFEST_BYTES:
+        return
+    [(_, content)] = tree.contents([path])
+    if FORMAT not in content:
+        return
+    try:
+        read_manifest(content, is_own=True)
+    except UnfitError as unfit:
+        raise SourceError(f"The plugin {label} is not used: {unfit}.") from None
 
 
 def _held_to_the_format(candidate: Candidate, path: str, content: bytes) -> Candidate:

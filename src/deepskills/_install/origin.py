@@ -7,12 +7,12 @@ as an option, and only transports that fetch data are allowed: git's `ext::` and
 import os
 import re
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from deepskills._install.paths import SourceError, shown
+from deepskills._providers.plugins import is_loopback
 
 OriginKind: TypeAlias = Literal["directory", "git", "zip", "tar", "site"]
 
@@ -178,14 +178,6 @@ def _site(parts: SplitResult, base: str, ref: str | None) -> Origin:
         raise SourceError(f"Name the site without credentials, `?` and `#`: {without_credentials(host)}.")
     if ref is not None:
         raise SourceError(f"{host} is a site, which has no refs. Leave out --ref.")
-    if parts.scheme == "http" and not is_on_this_machine(parts.hostname or ""):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise SourceError(f"{host} could be changed on the way. Use https.")
     return Origin("site", f"{host}{base}{INDEX}", f"{host}{base}{INDEX}" if base else host)
-
-
-def is_on_this_machine(host: str) -> bool:
-    """Whether a host, as an address names it, is this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -30,9 +30,10 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from deepskills._catalog.lookup import requires_of
-from deepskills._install.origin import Origin, OriginKind, is_on_this_machine
+from deepskills._install.origin import Origin, OriginKind
 from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, folded, shown
 from deepskills._install.trees import Node, Tree, open_archive
+from deepskills._providers.plugins import is_loopback
 from deepskills._skillmd.read import read_skill
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
 
@@ -243,7 +244,7 @@ class _Client:
         host, left = parts.hostname or "", self._deadline - time.monotonic()
         if left <= 0:
             raise _too_slow(url)
-        proxy = None if is_on_this_machine(host) or proxy_bypass(host) else getproxies().get("https")
+        proxy = None if is_loopback(host) or proxy_bypass(host) else getproxies().get("https")
         with closing(_connection(parts, proxy, min(left, MAX_SILENCE))) as connection:
             self._connect(connection, host, is_direct=proxy is None)
             target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (f"?{parts.query}" if parts.query else "")
@@ -327,7 +328,7 @@ def _check_address(url: str) -> SplitResult:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         raise SourceError(f"{shown(url)} is not a URL.") from None
-    if parts.scheme != "https" and not (parts.scheme == "http" and is_on_this_machine(host)):
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
         raise SourceError(f"{shown(url)} is not an https address, so it is not asked.")
     if not host or parts.username is not None:
         raise SourceError(f"{shown(parts.hostname or url)} has no host, or credentials that are not sent.")

@@ -96,13 +96,13 @@ class _Search:
     @property
     def is_shut(self) -> bool:
         """Whether it is not searched: it is a plugin whose manifest cannot be used."""
-        return bool(self.listed.problems) or self.listed.failure is not None
+        return self.source.plugin is not None and not self.source.namespace
 
     def take_plugin(self, plugin: Plugin) -> None:
         """Record what the plugin's manifest says."""
         self.source = self.listed.source = replace(self.source, namespace=plugin.namespace)
         self.listed.failure = plugin.failure
-        self.listed.problems += [plugin.problem] if plugin.problem is not None else []
+        self.listed.problems += plugin.problems
 
     def take(self, path: str, reply: Listing | Failed, *, deepest: bool) -> list[str]:
         """Record what one directory holds and return the directories to list next."""

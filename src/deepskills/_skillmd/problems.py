@@ -194,6 +194,15 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "error",
         "The plugin is not used: {reason}. Correct its `plugin.json`, or name its directory `skills` as a source.",
     ),
+    "plugin-key-unknown": (
+        "warning",
+        "The plugin's manifest has the keys {names}, which mean nothing in its format. Remove them, or move them into "
+        "`extensions`.",
+    ),
+    "plugin-mcp-invalid": (
+        "warning",
+        "The plugin's MCP servers are not as its format says: {reason}. Correct its `mcp.json`; its skills are used.",
+    ),
     "plugin-leads-out": (
         "error",
         "The file lies outside the plugin {plugin}, so it is not used. Replace the link in the plugin with the files.",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NotRequired
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -18,6 +18,7 @@ from deepskills._catalog.discovery import Discovery, discover, format_source_err
 from deepskills._catalog.lookup import SearchCache, find_or_raise
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
 from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, lies_under, parent, walk
@@ -25,6 +26,7 @@ from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
 from deepskills._providers.directory import DirectoryProvider
+from deepskills._providers.plugins import McpServer
 from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.keys import INVOCATION_FILE, KEYS, FrontmatterKey, is_acted_on
@@ -118,6 +120,9 @@ class SkillDetails(SkillRow):
     files: list[FileRow]
     """All its files but `SKILL.md` and hidden ones."""
 
+    mcp_servers: NotRequired[list[McpServer]]
+    """The MCP servers that its plugin names, if any; they are not started."""
+
 
 @dataclass
 class Found:
@@ -170,8 +175,8 @@ class Found:
         if self.entry is None:
             raise UsageError(f"The skill {self.row['name']} cannot be used.")
         skill, given = self.entry.skill, self.frontmatter
-        return SkillDetails(
-            **self.row,
+        details = SkillDetails(
+            **self.row,  # type: ignore[typeddict-item]  # `mcp_servers` follows, if there are any
             license=skill["license"],
             compatibility=skill["compatibility"],
             metadata=skill["metadata"],
@@ -186,6 +191,10 @@ class Found:
             listed=[file["path"] for file in self.inventory.resources],
             files=[FileRow(path=file["path"], type=file["type"]) for file in self.files],
         )
+        plugin = plugin_of(self.source)
+        if plugin is not None and (servers := servers_of(plugin)[0]):
+            details["mcp_servers"] = servers
+        return details
 
 
 @dataclass
@@ -329,7 +338,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     # one its author looks at. A file without a name gets a row of its own.
     for noted in (*discovery.problems, *discovery.shadowed):
         path = noted["path"]
-        if path in places:
+        if path in places or noted["code"] in {"plugin-invalid", "plugin-key-unknown"}:
             source_problems.append(in_shell(noted))
             continue
         found = usable.get(readings.claims[path]) if path in readings.claims else None
@@ -464,6 +473,7 @@ def show_details(output: Output, skill: Found) -> None:
         **{f"Metadata {key}": value for key, value in known["metadata"].items()},
         f"File {INVOCATION_FILE}": "lets only the user start the skill (Codex)" if skill.is_kept_by_file else None,
         **{f"Key {key.name}": f"{given[key.name]} ({_effect(key)})" for key in skill.keys},
+        "MCP servers of its plugin, not started": describe_servers(known.get("mcp_servers", [])),
         "Tokens": str(known["tokens"]),
         "Files": _kinds(skill),
     }

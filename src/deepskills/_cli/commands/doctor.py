@@ -18,6 +18,7 @@ from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._cli.plugins import PluginReport, describe_servers, plugin_of, servers_of
 from deepskills._errors import SkillsError
 from deepskills._install.lock import LOCK_FILE, Lock, load_lock
 from deepskills._install.npx import NPX, NPX_LOCK, NPX_SENTENCES, compare_npx
@@ -94,6 +95,9 @@ class Report(TypedDict):
     installed: NotRequired[list[InstalledReport]]
     """The skills that the project's locks list, if it has any."""
 
+    plugins: NotRequired[list[PluginReport]]
+    """The plugins among the sources that name MCP servers."""
+
     advice: list[str]
     """What would help, most important first."""
 
@@ -118,6 +122,12 @@ def examine(local: LocalCatalog) -> Examination:
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
     unseen = perform(passed_over(local))
     installed, differing = _installed()
+    plugins: list[PluginReport] = []
+    for root in dict.fromkeys(plugin for source in local.sources if (plugin := plugin_of(source)) is not None):
+        servers, faults = servers_of(root)
+        differing += faults
+        if servers:
+            plugins.append(PluginReport(path=root, mcp_servers=servers))
     problems = [*local.problems, *(item.problem for item in unseen), *differing]
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
@@ -134,6 +144,8 @@ def examine(local: LocalCatalog) -> Examination:
     )
     if installed:
         report["installed"] = installed
+    if plugins:
+        report["plugins"] = plugins
     needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
     depths = [item.depth for item in unseen if item.depth is not None]
     report["advice"] += _advice(report, costs, needs, depths)
@@ -286,10 +298,8 @@ def show_examination(output: Output, found: Examination) -> None:
         output.line(f"  and {counted(len(report['sources']) - SHOWN_SOURCES, 'earlier source')}")
     if not report["sources"]:
         output.line("  none")
-    installed = report.get("installed", [])
-    for installer in sorted({item["installer"] for item in installed}):
-        names = ", ".join(item["skill"] for item in installed if item["installer"] == installer)
-        output.lines(output.paragraph(f"Brought by {installer}: {names}", 2, 4))
+    for line in _origin_lines(report):
+        output.lines(output.paragraph(line, 2, 4))
     _heading(output, "The model sees", counted(len(report["skills"]), "skill"))
     output.lines(output.paragraph(", ".join(report["skills"]) or "nothing", 2, 4))
     if report["user_only"]:
@@ -302,6 +312,15 @@ def show_examination(output: Output, found: Examination) -> None:
     output.line("")
     versions = ", ".join(f"{name} {number or 'missing'}" for name, number in report["versions"].items())
     output.lines(output.paragraph(versions, 0, 2, "dim"))
+
+
+def _origin_lines(report: Report) -> Iterator[str]:
+    installed = report.get("installed", [])
+    for installer in sorted({item["installer"] for item in installed}):
+        names = ", ".join(item["skill"] for item in installed if item["installer"] == installer)
+        yield f"Brought by {installer}: {names}"
+    for plugin in report.get("plugins", []):
+        yield f"The plugin {plugin['path']} names MCP servers, not started: {describe_servers(plugin['mcp_servers'])}"
 
 
 def _cost_lines(found: Examination) -> Iterator[str]:
