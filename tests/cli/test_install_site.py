@@ -264,9 +264,37 @@ def test_slow_and_endless_answers_end(site: Site, monkeypatch: pytest.MonkeyPatc
 def test_all_skills_together_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many skills that are each small enough do not add up to more than a command takes."""
     site.publish({f"s{number}.zip": packed_zip({"SKILL.md": skill_md(f"s{number}")}) for number in range(5)})
-    monkeypatch.setattr("deepskills._install.site.MAX_PLACED_BYTES", 1_000)
-    assert "too large together" in refuse(1, "add", site.url, "--yes")
+    with monkeypatch.context() as patch:
+        patch.setattr("deepskills._install.site.MAX_PLACED_BYTES", 1_000)
+        assert "too large together" in refuse(1, "add", site.url, "--yes")
     assert len(site.asked) < 6
+
+    # A few bytes of each name thousands of directories, which every reading walks through again.
+    def directories(archive: tarfile.TarFile) -> None:
+        for number in range(100):
+            info = tarfile.TarInfo(f"d{number}")
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+
+    many = {f"s{number}.tar.gz": packed_tar({"SKILL.md": skill_md(f"s{number}")}, directories) for number in range(5)}
+    site.publish(many)
+    monkeypatch.setattr("deepskills._install.site.MAX_ENTRIES", 250)
+    del site.asked[:]
+    assert "too large together" in refuse(1, "add", site.url, "--yes")
+    assert len(site.asked) == 4
+
+
+def test_what_a_host_words_is_cut(site: Site) -> None:
+    """An answer that is none is shown briefly, and without what a terminal would obey."""
+
+    def junk(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"\x1b[31mHACK" * 5_000 + b"\r\n\r\n")
+
+    site.pages[INDEX] = junk
+    said = refuse(1, "add", site.url, "--yes")
+    assert "cannot be fetched" in said
+    assert len(said) < 2_000
+    assert "\x1b" not in said
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_servers_of_a_plugin_are_named_and_never_started(tmp_path: Path) -> None
     ]
     assert json.loads(succeed("info", "tools:pdf", "-s", "tools", "--json").stdout)["mcp_servers"] == named
     assert json.loads(succeed("info", "pdf", "-s", "tools/skills", "--json").stdout)["mcp_servers"] == named
-    line = "local (stdio: ./bin/run), remote (streamable-http: https://x.example/mcp)"
+    line = "`local` (stdio: ./bin/run), `remote` (streamable-http: https://x.example/mcp)"
     assert f"MCP servers of its plugin, not started: {line}" in succeed("info", "tools:pdf", "-s", "tools").stdout
     for source in ("tools", "tools/skills"):
         assert [plugin["mcp_servers"] for plugin in doctor(source)["plugins"]] == [named]
@@ -182,6 +182,21 @@ def plausible(case: dict[str, Any]) -> bool:
     if isinstance(command, str) and "/" in command and not command.startswith("./"):
         return False
     return not isinstance(url, str) or url.startswith(("https://", "http://"))
+
+
+def test_many_and_odd_servers_stay_short_and_harmless() -> None:
+    """For people a few are named, each briefly, and nothing that a terminal obeys; the JSON has them all."""
+    odd = {f"\x1b[31m{number}\ud800": {"type": "stdio", "command": "x" * 10_000} for number in range(20)}
+    bad = {f"bad-{number}": 1 for number in range(20)}
+    make_plugin({"$schema": MCP, "mcpServers": {**odd, **bad}})
+    for command in (("info", "tools:pdf"), ("doctor",)):
+        said = invoke(*command, "-s", "tools").output
+        assert "\x1b" not in said
+        assert "and 30 more" in " ".join(said.split()) or command == ("doctor",)
+        assert len(said) < 8_000
+    report = doctor()
+    assert len(report["plugins"][0]["mcp_servers"]) == 40
+    assert len(report["problems"][0]["message"]) < 3_000
 
 
 def test_a_plugin_that_breaks_the_format_is_a_problem_of_its_source() -> None:

@@ -1,7 +1,7 @@
 """The MCP servers that plugins name: shown by `info` and `doctor`, and never started."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from typing_extensions import TypedDict
@@ -12,6 +12,10 @@ from deepskills._providers.plugins import MAX_MANIFEST_BYTES, MCP_FILE, McpServe
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import PLUGIN_MANIFESTS, SkillProblem
+
+MAX_NAMED = 10
+MAX_SHOWN = 200
+"""How many servers are named for people, and how much of what is said of each; the JSON has them all."""
 
 
 class PluginReport(TypedDict):
@@ -42,12 +46,18 @@ def servers_of(plugin: str) -> tuple[list[McpServer], list[SkillProblem]]:
         servers = read_servers(content, is_own=place.name == MCP_FILE)
     except (UnfitError, SourceError) as error:
         return [], [problem(place.as_posix(), "plugin-mcp-invalid", reason=str(error).rstrip("."))]
-    faults = "; ".join(f"{quoted(server['name'])}: {fault}" for server in servers if (fault := server["fault"]))
-    problems = [problem(place.as_posix(), "plugin-mcp-invalid", reason=faults)] if faults else []
+    faults = [f"{quoted(server['name'])}: {fault}" for server in servers if (fault := server["fault"])]
+    reason = _shorten(faults, "; ")
+    problems = [problem(place.as_posix(), "plugin-mcp-invalid", reason=reason)] if faults else []
     return servers, problems
 
 
 def describe_servers(servers: Iterable[McpServer]) -> str:
     """Return servers in one line."""
     about = ((server, server["fault"] or f"{server['transport']}: {server['target']}") for server in servers)
-    return ", ".join(f"{server['name']} ({text})" for server, text in about)
+    return _shorten([f"{quoted(server['name'])} ({text})" for server, text in about], ", ")
+
+
+def _shorten(items: Sequence[str], between: str) -> str:
+    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return between.join(item[:MAX_SHOWN] for item in items[:MAX_NAMED]) + more

@@ -52,6 +52,9 @@ MAX_REDIRECTS = 5
 MAX_SILENCE = 30.0
 """How many seconds a host may send nothing."""
 
+MAX_REASON = 300
+"""How much of a failure is shown; a host can word it."""
+
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ARCHIVES: Mapping[bytes, OriginKind] = {b"PK": "zip", b"\x1f\x8b": "tar"}
@@ -112,7 +115,7 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
     waiting = sorted(wanted if wanted and wanted <= left.keys() else left)
     nodes: dict[str, Node] = {}
     trees: dict[str, Tree] = {}
-    size = 0
+    size = count = 0
     while waiting:
         entry = left.pop(waiting.pop(0), None)
         if entry is None:
@@ -125,7 +128,8 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
             continue
         nodes |= {(path := f"{entry.name}/{inner}"): replace(node, path=path) for inner, node in tree.nodes.items()}
         size += len(artifact) + sum(node.size for node in tree.nodes.values())
-        if size > MAX_PLACED_BYTES or len(nodes) > MAX_ENTRIES:
+        count += tree.entries
+        if size > MAX_PLACED_BYTES or count > MAX_ENTRIES:
             raise SourceError(f"The skills of {origin.recorded} are too large together. Name some with --skill.")
         waiting += _required_by(tree)
     return Tree(nodes, partial(_read_trees, trees), faults=faults)
@@ -233,7 +237,9 @@ class _Client:
             except TimeoutError:
                 raise _too_slow(url) from None
             except (OSError, HTTPException, ValueError) as error:
-                raise SourceError(f"{shown(url)} cannot be fetched: {error or type(error).__name__}.") from None
+                raise SourceError(
+                    f"{shown(url)} cannot be fetched: {str(error)[:MAX_REASON] or type(error).__name__}."
+                ) from None
             if isinstance(answer, bytes):
                 return answer, url
             url = _join(url, answer)

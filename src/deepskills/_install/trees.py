@@ -69,6 +69,8 @@ class Tree:
     commit: str | None = None
     faults: Mapping[str, str] = field(default_factory=dict)
     """Why skills that should be there are not, by path."""
+    entries: int = 0
+    """How many entries of an archive were looked at, directories too: each reading looks at all of them again."""
 
 
 @dataclass
@@ -226,7 +228,8 @@ def open_archive(origin: Origin) -> Tree:
             if total > MAX_ARCHIVE_BYTES:
                 raise _too_large()
             _take(found, member)
-    return Tree(found.nodes, partial(_read_members, members, origin, found.nodes))
+    entries = len(found.nodes) + len(found.directories)
+    return Tree(found.nodes, partial(_read_members, members, origin, found.nodes), entries=entries)
 
 
 def _take(found: Entries, member: _Member) -> None:
