@@ -298,6 +298,12 @@ def test_verify_names_every_kind_of_drift(tmp_path: Path) -> None:
     assert "pdf/scripts/run.py: removed" in refuse(1, "verify")
     succeed("verify", "--fix")
     assert snapshot(SKILLS) == wanted
+    # An empty directory in a file's place is not that file.
+    (pdf / "scripts/run.py").unlink()
+    (pdf / "scripts/run.py").mkdir()
+    assert "pdf/scripts/run.py: removed" in refuse(1, "verify")
+    succeed("verify", "--fix")
+    assert snapshot(SKILLS) == wanted
     assert target.exists()
     write_files(SKILLS, {"stranger/SKILL.md": skill_md("stranger")})
     assert "stranger: unlisted" in refuse(1, "verify")

@@ -150,8 +150,16 @@ def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]: 
                 found.append(Drift(name, kind, relative))
     # Counted while walking, so that the usual case needs no second look at each file.
     if present != len(expected):
-        found += [Drift(name, "removed", path) for path in expected if not os.path.lexists(f"{directory}/{path}")]
+        found += [Drift(name, "removed", path) for path in expected if not _is_entry(f"{directory}/{path}")]
     return sorted(found, key=lambda drift: drift.path)
+
+
+def _is_entry(path: str) -> bool:
+    """Whether something that is not a directory lies there: an empty one in a file's place was not seen on the way."""
+    try:
+        return not stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
