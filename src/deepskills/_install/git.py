@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -69,22 +69,28 @@ def open_repository(origin: Origin, workspace: Path, deadline: float) -> Tree:
     found = Entries("The repository")
     objects: dict[str, str] = {}
     # `-z`: names may hold anything but zero bytes, newlines included.
-    with _running(["ls-tree", "-r", "-l", "-z", "--full-tree", commit], repository) as output:
-        for line in _records(output):
+    with _run(["ls-tree", "-r", "-l", "-z", "--full-tree", commit], repository) as process:
+        for line in _records(process.stdout):
             about, _tab, name = line.partition(b"\t")
             mode, _type, objects[path := name.decode("utf-8", "surrogateescape")], size = about.decode("ascii").split()
             kind, executable = _MODES.get(mode, ("special", False))
             # A repository that pretends to have millions of files is cut off while they are listed.
             found.add(Node(path, kind, int(size) if size.isdigit() else 0, executable))
+        if process.wait() != 0:
+            raise SourceError("git could not list the commit. The repository may be broken.")
     return Tree(found.nodes, partial(_read_objects, repository, objects), commit)
 
 
 def _read_objects(repository: Path, objects: dict[str, str], paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the content of each file, as the repository holds it."""
-    with _talking(["cat-file", "--batch"], repository) as (given, output):
+    with _run(["cat-file", "--batch"], repository) as process:
+        given, output = process.stdin, process.stdout
         for path in paths:
-            given.write(f"{objects[path]}\n".encode())
-            given.flush()
+            try:
+                given.write(f"{objects[path]}\n".encode())
+                given.flush()
+            except BrokenPipeError:
+                raise SourceError("git ended before all files were read. Try again.") from None
             header = output.readline().split()
             if len(header) != 3 or header[1] != b"blob" or int(header[2]) > MAX_FILE_BYTES:  # noqa: PLR2004 - its parts
                 raise SourceError(f"The repository does not hold the content of {shown(path)}.")
@@ -144,23 +150,45 @@ def _command(arguments: Sequence[str]) -> list[str]:
     return ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments]
 
 
-def _start(arguments: Sequence[str], directory: Path, given: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(  # noqa: S603 - no shell; what strangers wrote stands behind `--` and was checked
+class _Process(subprocess.Popen[bytes]):
+    """A git that talks by pipes."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+
+@contextmanager
+def _run(arguments: Sequence[str], directory: Path) -> Iterator[_Process]:
+    """Start git, and end it with all it started, such as a remote shell."""
+    process = _Process(
         _command(arguments),
         cwd=directory,
         env={**_environment(), **{n: v for n, v in os.environ.items() if n.startswith("GIT_CONFIG_")}},
-        stdin=given,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            try:
+                # The whole group: git starts ssh and helpers of its own.
+                os.killpg(process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Origin | None = None) -> str:
     """Run git to its end and return what it printed; one that is too slow or fetches too much is stopped."""
     where = without_credentials(origin.location) if origin is not None else "git"
-    process = _start(arguments, directory)
-    try:
+    with _run(arguments, directory) as process:
         while True:
             try:
                 out, said = process.communicate(timeout=POLL_SECONDS)
@@ -175,9 +203,6 @@ def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Ori
                     raise SourceError(
                         f"{where} did not answer in time. Try again, or wait longer with --timeout SECONDS."
                     ) from None
-    finally:
-        _stop(process)
-        _close(process)
     if process.returncode != 0:
         words = _without_secrets(said.decode("utf-8", "replace"), origin).strip()
         raise SourceError(f"git could not fetch {where}: {' '.join(words.split())[:MAX_SAID] or 'it gave no reason'}")
@@ -189,18 +214,6 @@ def _without_secrets(said: str, origin: Origin | None) -> str:
     return said if origin is None else said.replace(origin.location, without_credentials(origin.location))
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End git with all it started, such as a remote shell."""
-    if process.poll() is not None:
-        return
-    try:
-        # The whole group: git starts ssh and helpers of its own.
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()
-    process.wait()
-
-
 def _size(directory: Path) -> int:
     total = 0
     for root, _directories, files in os.walk(directory):
@@ -210,45 +223,6 @@ def _size(directory: Path) -> int:
             except OSError:
                 continue
     return total
-
-
-@contextmanager
-def _running(arguments: Sequence[str], directory: Path) -> Iterator[IO[bytes]]:
-    """Give what git prints while it prints it."""
-    process = _start(arguments, directory)
-    try:
-        if process.stdout is None:
-            raise SourceError("git gave no output.")
-        yield process.stdout
-        if process.wait() != 0:
-            raise SourceError("git could not list the commit. The repository may be broken.")
-    finally:
-        _stop(process)
-        _close(process)
-
-
-@contextmanager
-def _talking(arguments: Sequence[str], directory: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Give what git reads and what it prints."""
-    process = _start(arguments, directory, subprocess.PIPE)
-    try:
-        if process.stdin is None or process.stdout is None:
-            raise SourceError("git gave no output.")
-        yield process.stdin, process.stdout
-    except BrokenPipeError:
-        raise SourceError("git ended before all files were read. Try again.") from None
-    finally:
-        _stop(process)
-        _close(process)
-
-
-def _close(process: "subprocess.Popen[bytes]") -> None:
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            try:
-                stream.close()
-            except BrokenPipeError:
-                continue
 
 
 def _records(output: IO[bytes]) -> Iterator[bytes]:
