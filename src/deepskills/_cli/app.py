@@ -243,7 +243,7 @@ def show(  # noqa: PLR0913 - click calls it by names
     elif tokens:
         texts.show_tokens(output, shown)
     else:
-        texts.show_text(output, shown)
+        output.text(shown["text"])
     _finish(local)
 
 

@@ -112,12 +112,4 @@ def folded(path: str) -> str:
 
 def shown(path: str) -> str:
     """Return a path for a message, in quotes and with escapes for what cannot be shown."""
-    return ascii(path[:200]) if not path.isprintable() or not _encodes(path) else f"'{path[:200]}'"
-
-
-def _encodes(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return f"'{path[:200]}'" if path.isprintable() else ascii(path[:200])

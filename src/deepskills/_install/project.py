@@ -281,7 +281,8 @@ class Project:
         if old is None:
             return Change(name, "replaced" if is_there else "new", new, None, candidate)
         drift = skill_drift(str(place), name, old)
-        if dict(new.files) == dict(old.files) and not drift and _same_place(old, new):
+        has_moved = (old.source, old.ref, old.path) != (new.source, new.ref, new.path)
+        if dict(new.files) == dict(old.files) and not drift and not has_moved:
             # A new commit that changes nothing here changes nothing in the lock either: no churn.
             return Change(name, "unchanged", old, old, candidate)
         same_source = (old.source, old.path) == (new.source, new.path)
@@ -343,10 +344,6 @@ class Project:
             missing = ", ".join(shown(name) for name in unknown)
             raise SkillNotFoundError(f"The lock has no skill {missing}. It has: {known}.")
         return sorted(dict.fromkeys(names)) if names else sorted(lock.skills)
-
-
-def _same_place(old: LockedSkill, new: LockedSkill) -> bool:
-    return (old.source, old.ref, old.path) == (new.source, new.ref, new.path)
 
 
 def _list(drift: Sequence[Drift]) -> str:

@@ -432,7 +432,8 @@ def show_list(output: Output, local: LocalCatalog) -> None:
     if not output.is_terminal:
         for skill in local.found:
             tokens = counted(skill.row["tokens"], "token").replace(",", "")
-            cells = (skill.row["name"], _label(skill), tokens, _kinds(skill), _verdict(skill), skill.row["description"])
+            label = skill.source.label or skill.source.path
+            cells = (skill.row["name"], label, tokens, _kinds(skill), _verdict(skill), skill.row["description"])
             output.tabbed(*cells)
     elif local.found:
         output.lines(_by_source(output, local))
@@ -544,7 +545,8 @@ def _blocks(output: Output, found: Sequence[Found], indent: int) -> Iterator[Tex
         if skill.row["description"]:
             yield from output.paragraph(skill.row["description"], indent + 2, DESCRIPTION_LINES, "dim")
         if skill.row["problems"]:
-            yield Text.assemble(start, "  ", (_verdict(skill), _style(skill)))
+            style = STYLES["warning" if skill.is_usable else "error"]
+            yield Text.assemble(start, "  ", (_verdict(skill), style))
 
 
 def _facts(output: Output, skill: Found, most: int) -> Text:
@@ -554,10 +556,6 @@ def _facts(output: Output, skill: Found, most: int) -> Text:
         return Text(f"{tokens:>7,} tokens  {counted(skill.row['resources'], 'file')}")
     bar = output.bar(tokens, most)
     return Text.assemble(f"{tokens:>7,} tokens  ", (bar, "cyan"), f"  {_kinds(skill)}")
-
-
-def _label(skill: Found) -> str:
-    return skill.source.label or skill.source.path
 
 
 def _kinds(skill: Found) -> str:
@@ -571,7 +569,3 @@ def _verdict(skill: Found) -> str:
     if not skill.is_usable:
         return f"not usable: {codes}"
     return codes or "ok"
-
-
-def _style(skill: Found) -> str:
-    return STYLES["warning" if skill.is_usable else "error"]

@@ -132,7 +132,10 @@ def examine(local: LocalCatalog) -> Examination:
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},
-        sources=[_source_report(source, local) for source in local.sources],
+        sources=[
+            SourceReport(path=s.path, label=s.label, skills=sum(f.source.path == s.path for f in local.usable))
+            for s in local.sources
+        ],
         skills=visible_names,
         user_only=[found.row["name"] for found in local.usable if found.is_user_only],
         unusable=[found.row["path"] for found in local.found if not found.is_usable],
@@ -223,11 +226,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _source_report(source: Source, local: LocalCatalog) -> SourceReport:
-    own = [found for found in local.usable if found.source.path == source.path]
-    return SourceReport(path=source.path, label=source.label, skills=len(own))
 
 
 def _loads(costs: Sequence[int]) -> LoadReport | None:

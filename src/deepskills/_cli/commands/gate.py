@@ -268,8 +268,8 @@ def _exists(path: Path) -> bool:
 @contextmanager
 def _check_out(base: str, sources: Sequence[Path]) -> Iterator[dict[str, str]]:
     """Give the sources as they were at a commit, as directories of their own: where each lies, and what it is here."""
-    top = Path(_git(sources[0], "rev-parse", "--show-toplevel").strip())
-    commit = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}").strip()
+    top = Path(_git(sources[0], "rev-parse", "--show-toplevel").decode("utf-8", "replace").strip())
+    commit = _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}").decode().strip()
     with tempfile.TemporaryDirectory(prefix="deepskills-gate-") as place:
         roots: dict[str, str] = {}
         for source in sources:
@@ -277,25 +277,17 @@ def _check_out(base: str, sources: Sequence[Path]) -> Iterator[dict[str, str]]:
                 inside = source.resolve().relative_to(top.resolve()).as_posix()
             except ValueError:
                 continue  # Outside the repository nothing was different at a commit of it.
-            if _has_directory(top, commit, inside):
-                _unpack(_archive(top, commit, inside), Path(place))
+            if inside == "." or _git(top, "ls-tree", "-d", "--name-only", commit, "--", inside).strip():
+                packed = io.BytesIO(_git(top, "archive", "--format=tar", commit, "--", inside))
+                with tarfile.open(fileobj=packed) as tree:
+                    # Links are left out: they may lead anywhere, and a skill behind one is read where it lies.
+                    members = (member for member in tree if member.isfile() or member.isdir())
+                    tree.extractall(place, filter="data", members=members)
             roots[(Path(place) / inside).as_posix()] = source.as_posix()
         yield roots
 
 
-def _has_directory(top: Path, commit: str, inside: str) -> bool:
-    return inside == "." or bool(_git(top, "ls-tree", "-d", "--name-only", commit, "--", inside).strip())
-
-
-def _git(place: Path, *arguments: str) -> str:
-    return _call_git(place, *arguments).decode("utf-8", "replace")
-
-
-def _archive(top: Path, commit: str, inside: str) -> bytes:
-    return _call_git(top, "archive", "--format=tar", commit, "--", inside)
-
-
-def _call_git(place: Path, *arguments: str) -> bytes:
+def _git(place: Path, *arguments: str) -> bytes:
     try:
         done = subprocess.run(  # noqa: S603 - git, with arguments of ours and a ref that cannot be an option
             ["git", "-C", str(place), *arguments],  # noqa: S607 - the git of this machine
@@ -316,16 +308,6 @@ def _call_git(place: Path, *arguments: str) -> bytes:
         base = arguments[-1].removesuffix("^{commit}")
         raise UsageError(f"There is no commit {quoted(base)}. Fetch it first, such as by `git fetch origin {base}`.")
     raise UsageError(f"git failed: {done.stderr.decode('utf-8', 'replace').strip()[:300]}")
-
-
-def _unpack(archive: bytes, place: Path) -> None:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
-        tree.extractall(place, filter="data", members=_members(tree))
-
-
-def _members(tree: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    # Links are left out: they may lead anywhere, and a skill behind one is read where it lies.
-    return (member for member in tree if member.isfile() or member.isdir())
 
 
 # What is printed.

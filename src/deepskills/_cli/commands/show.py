@@ -99,11 +99,6 @@ def note_for(local: LocalCatalog, request: str) -> Shown | None:
     return _Parts(note, count_text_tokens(note), list(lines.items()), "heading").shown()
 
 
-def show_text(output: Output, shown: Shown) -> None:
-    """Print the text."""
-    output.text(shown["text"])
-
-
 def show_tokens(output: Output, shown: Shown) -> None:
     """Print what each part costs, and the whole."""
     rows = [*((part["part"], part["tokens"]) for part in shown["parts"]), ("together", shown["tokens"])]
