@@ -151,6 +151,10 @@ def test_what_is_wrong_with_one_skill_costs_that_skill(site: Site) -> None:
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(info)
 
+    # Stored, so that the text can be found and changed; its checksum is then wrong.
+    torn = packed_zip({"SKILL.md": skill_md("torn"), "references/a.md": "as it was"}).replace(
+        b"as it was", b"as it is!"
+    )
     bad: Mapping[str, tuple[bytes, str]] = {
         "up.zip": (packed_zip({"SKILL.md": skill_md("up"), "../../up.txt": "x"}), "leads out of the source"),
         "rooted.tar.gz": (packed_tar({"SKILL.md": skill_md("rooted"), "/tmp/rooted": "x"}), "it is absolute"),
@@ -158,6 +162,7 @@ def test_what_is_wrong_with_one_skill_costs_that_skill(site: Site) -> None:
         "deep.zip": (packed_zip({"deep/SKILL.md": skill_md("deep")}), "no file SKILL.md at its root"),
         "page.zip": (b"<html>", "neither a .zip nor a .tar.gz"),
         "broken.zip": (b"PK\x03\x04", "cannot be read"),
+        "torn.zip": (torn, "cannot be read"),
         "nameless.md": (b"no frontmatter", "no frontmatter"),
     }
     site.publish({"plain.md": PLAIN, **{path: content for path, (content, _) in bad.items()}})

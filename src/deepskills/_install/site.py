@@ -122,7 +122,8 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
             continue
         try:
             artifact = client.get(_join(address, entry.url), MAX_ARTIFACT_BYTES)[0]
-            trees[entry.name] = tree = _open_artifact(entry, artifact, workspace)
+            tree = _open_artifact(entry, artifact, workspace)
+            required = _required_by(tree)
         except SourceError as error:
             faults[entry.name] = str(error).rstrip(".")
             continue
@@ -131,15 +132,18 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
         count += tree.entries
         if size > MAX_PLACED_BYTES or count > MAX_ENTRIES:
             raise SourceError(f"The skills of {origin.recorded} are too large together. Name some with --skill.")
-        waiting += _required_by(tree)
+        trees[entry.name] = tree
+        waiting += required
     return Tree(nodes, partial(_read_trees, trees), faults=faults)
 
 
 def _required_by(tree: Tree) -> list[str]:
-    if tree.nodes[SKILL_FILE].size > MAX_SKILL_FILE_BYTES:
-        return []
-    [(path, text)] = tree.contents([SKILL_FILE])
-    return [folded(name) for name in requires_of(read_skill(text, path=path).frontmatter)]
+    """Return what a skill requires; all of it is read, so that one that is broken inside costs itself alone."""
+    required: list[str] = []
+    for path, content in tree.contents(path for path, node in tree.nodes.items() if node.kind == "file"):
+        if path == SKILL_FILE and len(content) <= MAX_SKILL_FILE_BYTES:
+            required += [folded(name) for name in requires_of(read_skill(content, path=path).frontmatter)]
+    return required
 
 
 def _read_trees(trees: Mapping[str, Tree], paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
