@@ -189,7 +189,22 @@ PUBLISHED = {
     },
 }
 
-NAMES = ("a", "9", "my-plugin", "acme.tools", "lint3r", "a.-b", "a-.b", "a" * 64, "a" * 65, "", "-a", "a-", ".a", "a.")
+NAMES: tuple[str, ...] = (
+    "a",
+    "9",
+    "my-plugin",
+    "acme.tools",
+    "lint3r",
+    "a.-b",
+    "a-.b",
+    "a" * 64,
+    "a" * 65,
+    "",
+    "-a",
+    "a-",
+    ".a",
+    "a.",
+)
 NAMES += ("a--b", "a..b", "My-Plugin", "a_b", "a b", "a/b", "größe", "a\n", " a", "a\x00", "٣")
 ODD_VALUES: tuple[object, ...] = ("text", "", "not a version", 1, 1.5, True, None, [], ["a"], [1], {}, {"name": "a"})
 ODD_VALUES += ({"name": 1}, {"email": "a", "url": "b"}, {"phone": "1"}, {"com.example": {}}, {"com.example": 1})
