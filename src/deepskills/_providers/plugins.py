@@ -108,7 +108,8 @@ def read_manifest(content: bytes, *, is_own: bool) -> tuple[str, list[str]]:
     if (schema := manifest.get("$schema")) != SCHEMA:
         given = quoted(schema) if isinstance(schema, str) else "missing"
         raise UnfitError(f"its `$schema` is {given}, and only {quoted(SCHEMA)} is understood")
-    return name, sorted(manifest.keys() - _FIELDS.keys() - {"name", "extensions"})
+    known = {"name", "extensions"} if isinstance(manifest.get("extensions"), dict) else {"name"}
+    return name, sorted(manifest.keys() - _FIELDS.keys() - known)
 
 
 def _parse(content: bytes) -> dict[str, object]:

@@ -196,8 +196,8 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "plugin-key-unknown": (
         "warning",
-        "The plugin's manifest has the keys {names}, which mean nothing in its format. Remove them, or move them into "
-        "`extensions`.",
+        "The plugin's manifest has the keys {names}, which mean nothing in its format as they stand. Remove them, or "
+        "move them into the object `extensions`.",
     ),
     "plugin-mcp-invalid": (
         "warning",
