@@ -15,8 +15,18 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware
-from deepskills.extensions import SkillHooks, SkillModels, SkillSuggestions, ToolPolicy
+from deepskills import (
+    PluginSource,
+    ProvidedSkill,
+    Refuse,
+    SkillExtension,
+    SkillLoad,
+    SkillProvider,
+    SkillRun,
+    SkillsMiddleware,
+    generate_skill_md,
+)
+from deepskills.extensions import SkillChecks, SkillHooks, SkillModels, SkillSuggestions, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 
 LISTED = re.compile(r"^- \*\*(.+?)\*\*", re.MULTILINE)
@@ -139,6 +149,79 @@ hooked = create_agent(
     ],
 )
 """Runs hooks of a skill: an async handler, and a command when the skill is loaded and when a thread is resumed."""
+
+
+def follow(messages: list[BaseMessage]) -> AIMessage | str:
+    """Do the next of the steps that the user's newest message lists."""
+    users = [at for at, one in enumerate(messages) if one.type == "human" and not one.additional_kwargs]
+    steps = messages[users[-1]].text.partition("\n")[0].split("; ")
+    step = steps[sum(one.type == "ai" for one in messages[users[-1] :])]
+    verb, _, rest = step.partition(" ")
+    if verb in {"load", "unload"}:
+        return call_tools((f"{verb}_skill", {"skill_name": rest}))
+    if verb == "read":
+        return call_tools(("read_file", {"file_path": rest}))
+    if verb == "tell":
+        text = "\n".join(str(message.text) for message in messages if message.type != "human")
+        return f"listed: {' '.join(LISTED.findall(text))}; present: {' '.join(PRESENT.findall(text))}"
+    return call_tools((rest, {})) if verb == "call" else step
+
+
+@tool
+def run_tests() -> str:
+    """Run the tests."""
+    return "ok"
+
+
+@tool
+def deploy() -> str:
+    """Deploy."""
+    return "deployed"
+
+
+def _checked(make: Any) -> Any:
+    """Return an agent with a checked skill, and a human who approves each `deploy`."""
+    own = SkillsMiddleware(
+        backend=FilesystemBackend(root_dir=Path(__file__).parent, virtual_mode=True),
+        sources=["/checked"],
+        extensions=[SkillChecks({"notes": [{"handler": "is_told"}]}, handlers={"is_told": is_told})],
+    )
+    review: Any = HumanInTheLoopMiddleware(interrupt_on={"deploy": True})
+    return make(model=ScriptedChatModel(replies=follow), tools=[run_tests, deploy], middleware=[review, own])
+
+
+async def is_told(skill: Any, state: Any, runtime: Any) -> bool | str:  # noqa: ARG001 - a handler's signature
+    """Whether the model has said it, as an application would ask another service."""
+    await asyncio.sleep(0)
+    return any("Noted." in message.text for message in state["messages"] if message.type == "ai") or "Say `Noted.`"
+
+
+checked = _checked(create_agent)
+checked_deep = _checked(create_deep_agent)
+
+
+class Hub(SkillProvider):
+    """Serves one skill from memory, as a registry on the network would."""
+
+    label = "hub"
+    text = generate_skill_md("served", "Comes from a hub.", "Serve it.\n").encode()
+
+    async def list_skills(self, runtime: object) -> list[ProvidedSkill]:  # noqa: ARG002 - the protocol's signature
+        await asyncio.sleep(0)
+        return [ProvidedSkill("served", "served", "Comes from a hub.")]
+
+    async def read_skill(self, skill: ProvidedSkill, runtime: object) -> bytes:  # noqa: ARG002 - the same
+        await asyncio.sleep(0)
+        return self.text
+
+
+_files = FilesystemBackend(root_dir=Path(__file__).parent, virtual_mode=True)
+from_everywhere = create_deep_agent(
+    ScriptedChatModel(replies=follow),
+    backend=_files,
+    middleware=[SkillsMiddleware(backend=_files, sources=["/touching", Hub(), PluginSource("/plugin")])],
+)
+"""Has skills of a provider, of a plugin, and one that is listed once a file is touched."""
 
 
 async def block(state: MessagesState) -> dict[str, Any]:  # noqa: ARG001 - a node takes the state

@@ -22,7 +22,18 @@ MODEL = '"anthropic:claude-sonnet-5"'
 SCRIPTED = "from server_graphs import model as scripted_model\n"
 SKILLS = ["api-design-review", "csv-report", "incident-review", "release-notes", "周报"]
 RUNS = 30
-GRAPHS = ("reviewed", "asking", "meeting", "blocking", "shaped", "shaped_deep", "hooked")
+GRAPHS = (
+    "reviewed",
+    "asking",
+    "meeting",
+    "blocking",
+    "shaped",
+    "shaped_deep",
+    "hooked",
+    "checked",
+    "checked_deep",
+    "from_everywhere",
+)
 DEPLOY = generate_skill_md("deploy", "Ships it.", "Ship it.\n", {"model": "deep", "allowed-tools": "ping"})
 HOOKS = {
     "SessionStart": [{"command": r"""sed -n 's/.*"source": "\([a-z]*\)".*/begun by \1/p'"""}],
@@ -31,6 +42,21 @@ HOOKS = {
 CAREFUL = generate_skill_md(
     "careful", "Pings with care.", "Take care.\n", {"hooks": HOOKS, "metadata": {"requires": "release-notes"}}
 )
+RELEASE = generate_skill_md(
+    "release", "Releases.", "Test, then deploy.\n", {"checks": [{"called": "run_tests", "before": "deploy"}]}
+)
+FILES = {
+    "more/deploy/SKILL.md": DEPLOY,
+    "guarded/careful/SKILL.md": CAREFUL,
+    "checked/release/SKILL.md": RELEASE,
+    "checked/notes/SKILL.md": generate_skill_md("notes", "Notes.", "Note it.\n"),
+    "touching/planning/SKILL.md": generate_skill_md("planning", "Plans.", "Plan it.\n", {"paths": "infra/**"}),
+    "infra/main.tf": "resource\n",
+    "plugin/plugin.json": json.dumps(
+        {"$schema": "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json", "name": "pdf-tools"}
+    ),
+    "plugin/skills/forms/SKILL.md": generate_skill_md("forms", "Fills in forms.", "Fill them in.\n"),
+}
 COMMAND = "/deploy the postmortem after the outage"
 SHAPES: dict[str, Callable[[str], Any]] = {
     "text": lambda text: text,
@@ -83,9 +109,9 @@ def started(project: Path, agent: str, config: Mapping[str, Any]) -> Iterator[Se
     (project / "agent.py").write_text(SCRIPTED + agent.replace(MODEL, "scripted_model"), encoding="utf-8")
     (project / "auth.py").write_text(AUTH, encoding="utf-8")
     (project / ".env").touch()
-    for directory, text in {"more/deploy": DEPLOY, "guarded/careful": CAREFUL}.items():
-        (project / directory).mkdir(parents=True)
-        (project / directory / "SKILL.md").write_text(text, encoding="utf-8")
+    for path, text in FILES.items():
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_text(text, encoding="utf-8")
     more = {name: f"./server_graphs.py:{name}" for name in GRAPHS}
     (project / "langgraph.json").write_text(json.dumps({**config, "graphs": config["graphs"] | more}))
     port = free_port()
@@ -237,6 +263,88 @@ def test_hooks_of_a_skill_and_what_it_requires(server: Server) -> None:
         "present: release-notes careful; said: ['begun by startup']; refused: 0",
         "present: release-notes careful; said: []; refused: 1",
         "present: release-notes careful; said: ['begun by resume']; refused: 1",
+    ]
+
+
+def ours(state: Mapping[str, Any]) -> list[str]:
+    """Return the messages by which the model was sent back."""
+    return [
+        one["content"]
+        for one in state["messages"]
+        if one["type"] == "human" and one["additional_kwargs"].get("lc_source") == "deepskills"
+    ]
+
+
+def answers(state: Mapping[str, Any], name: str) -> list[str]:
+    """Return what a tool has answered."""
+    return [one["content"] for one in state["messages"] if one["type"] == "tool" and one["name"] == name]
+
+
+def test_a_checked_skill_is_followed_in_the_end(server: Server) -> None:
+    """Forgotten, sent back, tested, approved by a human, deployed; and a second turn starts over, in every shape."""
+    forgets = "load release; All tests pass.; call run_tests; call deploy; Released."
+    again = "unload release; load release; call deploy; Released again.; call run_tests; Tested at last."
+    approval = {"resume": {"decisions": [{"type": "approve"}]}}
+
+    async def talk(client: LangGraphClient, graph: str, shape: str) -> list[Any]:
+        thread, given = await new_thread(client), SHAPES[shape]
+        found: list[Any] = []
+        for text in (forgets, again):
+            await client.runs.wait(thread, graph, input={"messages": given(text)})
+            found.append((await client.threads.get(thread))["status"])
+            values: Any = await client.runs.wait(thread, graph, command=approval)
+            found.append(values["messages"][-1]["content"])
+        state = await state_of(client, thread)
+        held = ["was not run" in text for text in answers(state, "deploy")]
+        return [*found, len(ours(state)), held, state["skills_problems"]]
+
+    async def talk_all(client: LangGraphClient) -> dict[Any, list[Any]]:
+        cases = [(graph, shape) for graph in ("checked", "checked_deep") for shape in SHAPES]
+        return dict(zip(cases, await asyncio.gather(*(talk(client, *case) for case in cases)), strict=True))
+
+    expected = ["interrupted", "Released.", "interrupted", "Tested at last.", 2, [False, True], []]
+    assert {case: found for case, found in server.drive(talk_all).items() if found != expected} == {}
+
+
+def test_streams_of_checked_skills(server: Server) -> None:
+    """A client hears that the model was sent back, what it proved, and what it left open; handlers are asked."""
+
+    async def talk(client: LangGraphClient, text: str) -> tuple[list[str], list[str]]:
+        thread = await new_thread(client)
+        parts = client.runs.stream(thread, "checked", input=says(text), stream_mode="custom")
+        heard = [str(part.data["type"]) async for part in parts if part.event == "custom"]
+        return heard, [found["code"] for found in (await state_of(client, thread))["skills_problems"]]
+
+    back, passed = "skill.sent_back", "skill.checked"
+    follows = "load release; call run_tests; Done."
+    assert server.drive(lambda client: talk(client, follows)) == (["skill.loaded", passed], [])
+    notes = "load notes; Done.; Noted."
+    assert server.drive(lambda client: talk(client, notes)) == (["skill.loaded", back, passed], [])
+    claims = "load release; Tested.; Really.; I promise."
+    assert server.drive(lambda client: talk(client, claims)) == (
+        ["skill.loaded", back, back, "skill.unchecked"],
+        ["checks-open"],
+    )
+
+
+def test_skills_of_a_provider_of_a_plugin_and_of_paths(server: Server) -> None:
+    """Each is listed and loaded like a skill in a directory, the last one once its file was read."""
+
+    async def talk(client: LangGraphClient) -> list[str]:
+        thread = await new_thread(client)
+        told = [
+            await run(client, thread, f"{steps}; tell", "from_everywhere")
+            for steps in ("load planning", "load served; load pdf-tools:forms", "read /infra/main.tf; load planning")
+        ]
+        state = await state_of(client, thread)
+        assert state["skills_loaded"] == ["served", "pdf-tools:forms", "planning"]
+        assert state["skills_problems"] == []
+        return told
+
+    assert server.drive(talk) == [
+        "listed: served pdf-tools:forms; present: ",
+        "listed: served pdf-tools:forms; present: served pdf-tools:forms",
+        "listed: planning served pdf-tools:forms; present: served pdf-tools:forms planning",
     ]
 
 
