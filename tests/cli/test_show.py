@@ -6,11 +6,11 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 from deepagents import create_deep_agent
-from deepagents.backends import FilesystemBackend
+from deepagents.backends import FilesystemBackend, LocalShellBackend
 
 from deepskills import SkillsMiddleware
 from deepskills._cli.app import app
-from deepskills.extensions import SkillSuggestions
+from deepskills.extensions import SkillChecks, SkillScripts, SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, skill_md, tool_messages, write_files
 
@@ -56,6 +56,37 @@ def test_a_load_is_shown_as_an_agent_gets_it(workplace: Path) -> None:
     note = invoke("show", "--request", request, "-s", "s").stdout
     assert model.requests[1].messages[1].text == f"{request}\n\n{note}".removesuffix("\n")
     assert "- **fix**" in note
+
+
+def test_a_load_is_shown_with_the_list_of_its_checks(workplace: Path) -> None:
+    """What the model is asked to do, each kind by its own words, is what an agent with `SkillChecks` is told."""
+    checks: list[dict[str, Any]] = [
+        {"called": "run_tests", "before": "deploy"},
+        {"called": "execute(pytest *)"},
+        {"file": "CHANGELOG.md"},
+        {"script": "scripts/verify.py"},
+        {"handler": "is_green", "say": "Make it green."},
+        {"unknown": "kind"},
+    ]
+    write_files(workplace / "s", {"release/SKILL.md": skill_md("release", checks=checks)})
+    backend = LocalShellBackend(root_dir="/", virtual_mode=False, inherit_env=True)
+    extensions = [SkillScripts(), SkillChecks(handlers={"is_green": lambda *_: True})]
+    skills = SkillsMiddleware(backend=backend, sources=[f"{workplace}/s"], extensions=extensions)
+    model = ScriptedChatModel(replies=[call_tools(load("release")), "Done."])
+    agent = create_deep_agent(model, backend=backend, middleware=[skills])
+    [answer, *_] = tool_messages(agent.invoke({"messages": "go"}))
+    shown = invoke("show", "release", "-s", "s").stdout
+    assert shown == f"{answer.text}\n"
+    for line in (
+        "- Call `run_tests`; it has to answer without an error. Until then `deploy` is refused.",
+        "- Call `execute` with `pytest *`; it has to end with exit code 0.",
+        "- Write the file `CHANGELOG.md`.",
+        "- Run the skill's script `scripts/verify.py` with `run_skill_script`; it has to end with exit code 0.",
+        "- Make it green.",
+    ):
+        assert line in shown
+    parts = {part["part"]: part["tokens"] for part in as_json("show", "release", "-s", "s")["parts"]}
+    assert parts["list of its checks"] > 50
 
 
 def test_every_part_has_its_price(workplace: Path) -> None:

@@ -234,6 +234,12 @@ def _paths_below(backend: "FilesystemBackend") -> Callable[[str], str]:
     return lambda path: path if path.startswith("/") else root + path
 
 
+def real_root(backend: object) -> str | None:
+    """Return the real directory at which relative paths start; `None` where paths are not those of a disk."""
+    part, _ = routed(backend, "/")
+    return os.fspath(part.cwd) if _is_filesystem(part) and not part.virtual_mode else None
+
+
 def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     """Return each path as a local shell knows it, where file tools know it by another; the rest is left out."""
     shell = shell_of(backend)

@@ -30,7 +30,7 @@ from deepskills._files.manifest import (
     read_provided_manifest,
 )
 from deepskills._files.paths import AssetDirectories, normalise_path
-from deepskills._io.backends import is_backend
+from deepskills._io.backends import is_backend, real_root
 from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import (
     Ask,
@@ -171,6 +171,10 @@ class SkillRun:
         """Return what a human granted to a served skill."""
         return self._run.granted(entry)
 
+    def withheld(self, entry: SkillEntry) -> frozenset[str]:
+        """Return which powers extensions withhold from a skill."""
+        return self._run.withheld(entry)
+
     def starts_unbound(self, request: ToolCallRequest) -> bool:
         """Whether a call starts an agent that is not known to have this extension, to which no limit would travel."""
         call = request.tool_call
@@ -232,6 +236,14 @@ class SkillRun:
     def can_execute(self) -> bool:
         """Whether the backend of this run runs commands; a function of the user's may have to make it first."""
         return self._run.settings.can_execute(self.runtime)
+
+    @property
+    def root(self) -> str | None:
+        """The real directory at which the backend's relative paths start; `None` if its paths are not those of a disk.
+
+        Nor is it known of a backend that a function makes for each run.
+        """
+        return real_root(self._run.settings.fixed_backend)
 
     def execute(self, command: str, timeout: int | None = None) -> Coroutine[Any, Any, Executed]:
         """Run a shell command through the backend, and return deepagents' `ExecuteResponse`.

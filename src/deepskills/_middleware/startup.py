@@ -193,7 +193,10 @@ async def _load_again(parent: Thread, view: VisibleCatalog, run: Run) -> dict[st
         and (view.is_shown(entry) or (view.find(name) and records[name].get("trigger") in {"user", "pin"}))
     ]
     settled = await load(wishes, run)
-    return merged(*(done.update for done in settled.values()))
+    update = merged(*(done.update for done in settled.values()))
+    # Of no turn: it earns nothing here that a load of this agent's own earns.
+    records = {name: {**record, "turn": ""} for name, record in update.get("skills_load_records", {}).items()}
+    return merged(update, {"skills_load_records": records})
 
 
 def _bare(text: str) -> str:

@@ -21,6 +21,7 @@ from deepskills._files.inventory import Inventory
 from deepskills._loading import budget as outcomes
 from deepskills._loading.budget import Budgets, LoadedSkills
 from deepskills._loading.placement import Reason
+from deepskills._skillmd.checks import Check
 from deepskills._skillmd.text import (
     clean_name,
     field_text,
@@ -530,24 +531,31 @@ CHECKS_HOW = (
     "Your tool calls are checked, not what you say of them. Do what is missing, then answer. If something cannot be "
     "done, answer and say what."
 )
-CHECKS_HELD = (
-    "Tool {tool} was not run: something has to be done before. {asked} Then call it again, in a message of its own."
-)
+CHECKS_HELD = "Tool {tool} was not run: something has to be done before. {asked}"
+CHECKS_HELD_AGAIN = " Then call it again, in a message of its own."
 CHECKS_HELD_BY = "The skill {skill} says: {steps}"
+CHECKS_HELD_ABOVE = (
+    "The skill {skill}, in use in the agent that started you, says: {steps} Only that agent's own calls count, so say "
+    "in your answer that this is missing."
+)
 CHECKS_UNREADABLE = (
     "Tool {tool} was not run: the file of the skill {skill} in use cannot be read at the moment, so it is unknown "
     "which tools wait for its checks. Try again later, or call unload_skill first if the skill is no longer needed."
 )
 CHECKS_UNLOADED = "These checks of the skill were still open:"
-CHECK_PATTERN = "Call {tool} with {pattern}; it has to end without an error, a command with exit code 0."
-CHECK_EXECUTED = "Call {tool}; it has to end with exit code 0."
-CHECK_KINDS = {
-    "called": "Call {value}; it has to answer without an error.",
-    "file": "Write the file {value}.",
-    "script": "Run the skill's script {value} with `run_skill_script`; it has to end with exit code 0.",
-    "handler": "The check {value} has to pass.",
-}
-CHECK_BEFORE = " Until then {tools} is refused."
+
+
+def as_list(lead: str, lines: Iterable[str]) -> str:
+    """Return a list under its lead, in which no line passes for a block of ours."""
+    # Escaped here already: what is put back later is compared with what came in.
+    return harmless_body("\n".join([lead, *(f"- {line}" for line in dict.fromkeys(lines))]))
+
+
+def with_checks(text: str, checks: Sequence[Check], *, names_held: bool = True) -> str:
+    """Return a skill's instructions with the list of what is checked, and of which tools wait for it."""
+    lines = [check.instruction(names_held=names_held) for check in checks]
+    return f"{text.rstrip()}\n\n{as_list(CHECKS_LEAD, lines)}\n" if lines else text
+
 
 POLICY_NOT_ALLOWED = (
     "Tool {tool} was not run: it is not among the tools that the skills in use ({skills}) allow{detail}. "

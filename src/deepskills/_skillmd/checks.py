@@ -23,6 +23,9 @@ class CheckKind:
     passes: str
     """When it passes."""
 
+    asks: str
+    """What the model is asked to do."""
+
     needs: str = ""
     """What it needs beside `SkillChecks`; empty for nothing."""
 
@@ -33,14 +36,29 @@ class CheckKind:
 
 
 KINDS = (
-    CheckKind("called: run_tests", "a call of this tool answered without error since the load"),
+    CheckKind(
+        "called: run_tests",
+        "a call of this tool answered without error since the load",
+        "Call {value}; it has to answer without an error.",
+    ),
     CheckKind(
         "called: execute(pytest *)",
         "the same, with arguments as in `allowed-tools`; a command has to end with exit code 0",
+        "Call {value}; it has to end with exit code 0.",
     ),
-    CheckKind("file: CHANGELOG.md", "the file was written since the load"),
-    CheckKind("script: scripts/verify.py", "this script of the skill ended with exit code 0", "SkillScripts"),
-    CheckKind("handler: tests_are_green", "a function of the operator's returns `True`", "SkillChecks(handlers=...)"),
+    CheckKind("file: CHANGELOG.md", "the file was written since the load", "Write the file {value}."),
+    CheckKind(
+        "script: scripts/verify.py",
+        "this script of the skill ended with exit code 0",
+        "Run the skill's script {value} with `run_skill_script`; it has to end with exit code 0.",
+        "SkillScripts",
+    ),
+    CheckKind(
+        "handler: tests_are_green",
+        "a function of the operator's returns `True`",
+        "The check {value} has to pass.",
+        "SkillChecks(handlers=...)",
+    ),
 )
 """Every kind: the one table for validation, the reference page, `info`, `doctor` and `show`."""
 
@@ -93,7 +111,14 @@ class Check:
     def shape(self) -> CheckKind:
         """Its row in the table of kinds."""
         rows = [row for row in KINDS if row.name == self.kind]
-        return rows[-1 if "(" in self.value else 0]
+        return rows[-1 if self.value.partition("(")[0] in _PATTERN_TOOLS else 0]
+
+    def instruction(self, *, names_held: bool = True) -> str:
+        """Return what the model is to do for it."""
+        tool, _, pattern = self.value.partition("(") if self.kind == "called" else (self.value, "", "")
+        value = f"{quoted(tool)} with {quoted(pattern.removesuffix(')'))}" if pattern else quoted(tool)
+        held = f" Until then {', '.join(map(quoted, self.before))} is refused." if self.before and names_held else ""
+        return (self.say or self.shape.asks.format(value=value)) + held
 
 
 @dataclass(frozen=True)

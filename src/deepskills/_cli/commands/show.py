@@ -19,6 +19,7 @@ from deepskills._loading.arguments import argument_names, fill_in
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt import messages as words
 from deepskills._prompt.section import CatalogList, render_locations, render_warnings, visible
+from deepskills._skillmd.checks import read_checks
 from deepskills._types import DEFAULT_SUGGESTIONS
 
 SESSION = "THREAD-ID"
@@ -73,16 +74,19 @@ def section_of(local: LocalCatalog) -> Shown:
 
 
 def block_of(found: Found, arguments: str) -> Shown:
-    """Return what a load of a skill puts into the conversation, arguments filled in."""
+    """Return what a load of a skill puts into the conversation, arguments filled in, as with `SkillChecks`."""
     entry = found.entry
     assert entry is not None  # noqa: S101 - callers show usable skills
     directory = parent(entry.path)
     names = argument_names(entry.frontmatter.get("arguments"))
     text = fill_in(found.text, arguments, names=names, skill_dir=directory, session_id=SESSION)
-    block = words.skill_block(entry, text, found.inventory)
+    checks = read_checks(entry.frontmatter.get("checks"), entry.path).items
+    checked = words.with_checks(text, checks)
+    block = words.skill_block(entry, checked, found.inventory)
     head, fence, body = text.partition("\n---")
     named = [("frontmatter", head + fence), ("instructions", body)] if text.startswith("---") else [("file", text)]
-    bare = words.skill_block(entry, text, type(found.inventory)())
+    bare = words.skill_block(entry, checked, type(found.inventory)())
+    named.append(("list of its checks", checked.removeprefix(text.rstrip()).strip()))
     named.append(("list of its files", block.removeprefix(bare)))
     return _Parts(block, count_tokens(block), named, "around it").shown()
 
