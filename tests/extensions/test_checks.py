@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
-from deepagents.backends import LocalShellBackend
+from deepagents.backends import FilesystemBackend, LocalShellBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, SummarizationMiddleware
 from langchain.agents.middleware.types import hook_config
@@ -423,6 +423,27 @@ def test_deepagents_file_tools_and_shell_count(mode: Mode, tmp_path: Path) -> No
     ]
 
 
+@both_modes
+@pytest.mark.parametrize("place", ["release", "release/deep", "/elsewhere"])
+def test_a_file_counts_by_its_real_path_on_a_disk(mode: Mode, place: str, tmp_path: Path) -> None:
+    """Where the backend's paths are those of the disk, a file of the workspace is also named by its whole path."""
+    backend = FilesystemBackend(root_dir=tmp_path / "release", virtual_mode=False)
+    talk = Talk(
+        tmp_path,
+        [{"file": "CHANGELOG.md"}],
+        mode=mode,
+        make=create_deep_agent,
+        backend=backend,
+        sources=[f"{tmp_path}/skills"],
+        extension=SkillChecks(retries=0),
+    )
+    target = tmp_path / place.removeprefix("/") / "CHANGELOG.md"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    talk.say(calls(load("release")), calls(("write_file", {"file_path": str(target), "content": "x"})), "Done.")
+    assert target.read_text() == "x"
+    assert (talk.heard() == [("skill.checked", "passed")]) is (place == "release")
+
+
 # Scripts and handlers.
 
 
@@ -699,6 +720,7 @@ def test_before_needs_the_approval_that_guards_tools(mode: Mode, grants: list[st
     talk.say(calls(load("release")))
     talk.say(calls(DEPLOY), "Done.", given=Command(resume={"type": "approve", "grants": grants}))
     assert ("was not run" in talk.answers("deploy")[0]) is bool(grants)
+    assert ("`deploy` is refused" in talk.answers("load_skill")[0]) is bool(grants)
     assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
 
 
@@ -915,6 +937,58 @@ def test_checks_of_a_fork_hold_in_its_sub_agent(mode: Mode, has_checks: Any, tmp
     assert len(inner.requests) == (3 if has_checks else 1)
     assert talk.codes == ([] if has_checks else ["checks-in-fork"])
     assert talk.sent_back == []
+
+
+@both_modes
+@pytest.mark.parametrize("inherit", ["isolated", "inherit"])
+def test_what_a_sub_agent_preloads_is_its_own_to_finish(mode: Mode, inherit: Any, tmp_path: Path) -> None:
+    """Also if its parent has loaded the same skill; what it inherited is not, and needs no second load."""
+    inner = [SkillChecks(), Preload(["release"])]
+    talk = crew(tmp_path, mode, inner, ["Early.", calls(TEST), "Worked.", "Again?"], subagent_inherit=inherit)
+    talk.say(calls(load("release")), calls(TASK), "Done.")
+    assert talk.answers("task") == ["Worked." if inherit == "isolated" else "Early."]
+    # What the sub-agent did for its own load proves nothing for its parent's.
+    assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
+
+
+@both_modes
+@pytest.mark.parametrize("is_task", [True, False])
+def test_a_fork_that_another_process_resumes_says_what_its_author_says(
+    mode: Mode, is_task: Any, tmp_path: Path
+) -> None:
+    """Its checks come from its file, not only from what state keeps of them."""
+    saver, seen = InMemorySaver(), list[str]()
+
+    def look(messages: Any) -> str:
+        seen.append(str(messages[-1].text))
+        return "Worked."
+
+    def process(parent: Sequence[Reply], child: Sequence[Reply]) -> Talk:
+        inner = ScriptedChatModel(replies=list(child))
+        write_files(tmp_path, {"other/none/SKILL.md": skill_md("none")})
+        own = SkillsMiddleware(backend=disk(tmp_path), sources=["/other"], extensions=[SkillChecks(retries=1)])
+        human = HumanInTheLoopMiddleware(interrupt_on={"run_tests": True})
+        worker: Any = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
+        worker |= {"model": inner, "tools": [run_tests], "middleware": [human, own]}
+        graph = create_agent(inner, tools=[run_tests], middleware=[human, own])
+        talk = Talk(
+            tmp_path,
+            [{"called": "run_tests", "say": "Make the tests pass."}],
+            mode=mode,
+            others=[SkillForks() if is_task else SkillForks(agents={"worker": graph})],
+            fields={"context": "fork", "agent": "worker"},
+            make=create_deep_agent if is_task else create_agent,
+            checkpointer=saver,
+            **({"subagents": [worker]} if is_task else {}),
+        )
+        talk.model.replies = list(parent)
+        return talk
+
+    first = process([calls(load("release"))], [calls(TEST)])
+    assert run(mode, first.agent, "go", first.config)["__interrupt__"]
+    second = process(["Done."], ["Early.", look])
+    run(mode, second.agent, Command(resume={"decisions": [{"type": "reject"}]}), second.config)
+    assert "Make the tests pass." in seen[0]
 
 
 # Hostile or broken.
