@@ -14,8 +14,11 @@ from page_support import ORIGIN, RULES, Html, Visitor, id_in, page_app, service_
 from sqlalchemy import event, insert, text
 from store_support import Sessions, draft, draft_with_files, new_engine
 
+from deepskills import generate_skill_md
+from deepskills.extensions import SkillChecks
 from deepskills.store import (
     DatabaseSkillAdapter,
+    SkillCreate,
     SkillPermissionError,
     SkillUpdate,
     create_skills_page,
@@ -24,7 +27,7 @@ from deepskills.store import (
 from deepskills.store.db.models import INSERT_SEARCH_ROW, Skill, SkillTag, now
 from deepskills.store.db.search import index_words, search_row
 from deepskills.store.page.site import MAX_FIELDS, POLICY
-from deepskills.testing import ScriptedChatModel
+from deepskills.testing import ScriptedChatModel, call_tools
 
 pytestmark = pytest.mark.anyio
 
@@ -604,6 +607,39 @@ async def test_the_prompt_is_the_agents(sessions: Sessions) -> None:
         page = await Visitor(app, "ann").open(f"/prompt{'?public=1' if is_public else ''}")
         assert sent in page.words
         assert {name for name in ("mine", "ours", "strange", "unseen") if f"**{name}**" in page.words} == names
+
+
+async def test_how_often_a_skill_was_followed(sessions: Sessions) -> None:
+    """Of three loads of a checked skill by real agents one forgets its check and one is sent back: two were followed."""
+    text = generate_skill_md("tea", "Makes tea.", "Boil.\n", {"checks": [{"called": "boil", "before": "pour"}]})
+    async with service_for(sessions) as service:
+        tea = await service.create_skill(SkillCreate.from_skill_md(text, {}), "ann")
+
+    def boil() -> str:
+        """Boil water."""
+        return "It boils."
+
+    def pour() -> str:
+        """Pour it."""
+        return "Poured."
+
+    skills: Any = DatabaseSkillAdapter(
+        user_id="ann", db_session_factory=sessions, record_usage=True, extensions=[SkillChecks(retries=1)]
+    )
+    brew = call_tools(("load_skill", {"skill_name": "tea"}))
+    boiled, poured = call_tools(("boil", {})), call_tools(("pour", {}))
+    answers: list[Any] = []
+    for replies in (
+        [brew, boiled, poured, "Done."],
+        [brew, poured, "Done.", boiled, poured, "Done."],
+        [brew, "Done.", "Done, I say."],
+    ):
+        agent: Any = create_agent(ScriptedChatModel(replies=replies), tools=[boil, pour], middleware=[skills])
+        answers.append((await agent.ainvoke({"messages": [("user", "Make tea.")]}))["messages"])
+    await skills.flush_usage()
+    assert [sum("was not run" in str(one.text) for one in given) for given in answers] == [0, 1, 0]
+    page = await Visitor(page_app(sessions), "ann").open(f"/skills/{tea.id}")
+    assert "followed in 2 of 3 uses" in " ".join(page.words.split())
 
 
 class NotSignedInError(Exception):
