@@ -239,6 +239,15 @@ COMMANDS = [
     ("execute(pytest *)", "echo x # && pytest -q", False),
     ("execute(pytest *)", "echo 'a && pytest -q'", False),
     ("execute(pytest *)", "! pytest -q && true", False),
+    ("execute(pytest *)", "CI=1 make build && pytest -q", True),
+    ("execute(pytest *)", "A=1 exit 0 && pytest -q", False),
+    ("execute(pytest *)", "PATH=/fake && pytest -q", False),
+    ("execute(pytest *)", "command exit 0 && pytest -q", False),
+    ("execute(pytest *)", "time exit 0 && pytest -q", False),
+    ("execute(pytest *)", "set -n && pytest -q", False),
+    ("execute(pytest *)", 'echo "$(echo "a && pytest -q && b")"', False),
+    ("execute(pytest *)", "echo $'a\\' && pytest -q && echo \\'b'", False),
+    ("execute(pytest *)", 'echo "a `b " && pytest -q && echo " c`"', False),
     ("execute(pytest)", "pytest -q", False),
 ]
 
@@ -921,6 +930,50 @@ def test_what_is_held_is_held_in_a_sub_agent(mode: Mode, tmp_path: Path) -> None
     talk = crew(tmp_path, mode, [SkillChecks()], [calls(DEPLOY), look, calls(DEPLOY), look])
     talk.say(calls(load("release")), calls(TASK), calls(TEST), calls(TASK), "Done.")
     assert ["was not run" in text for text in seen] == [True, False]
+
+
+@both_modes
+def test_a_sub_agent_frees_nothing_that_is_held(mode: Mode, tmp_path: Path) -> None:
+    """Neither by its own tests for a skill that it did not inherit, nor beside a test of its parent's."""
+    seen: list[str] = []
+
+    def look(messages: Any) -> str:
+        seen.append(messages[-1].text)
+        return "Worked."
+
+    talk = crew(tmp_path, mode, [SkillChecks()], [calls(TEST), calls(DEPLOY), look, calls(DEPLOY), look])
+    talk.say(calls(load("release")), calls(TASK), calls(TEST, TASK), calls(DEPLOY), "Done.")
+    assert ["was not run" in text for text in seen] == [True, True]
+    assert "Only that agent's own calls count" in seen[0]
+    assert talk.answers("deploy") == ["deployed"]
+
+
+@both_modes
+def test_what_a_sub_agent_loaded_holds_until_its_parent_proves_it(mode: Mode, tmp_path: Path) -> None:
+    """What came back from it may be what the skill said; a new message of the user's ends that as well."""
+    talk = crew(tmp_path, mode, [SkillChecks(retries=0)], [calls(load("release")), "Worked."])
+    talk.say(calls(TASK), calls(DEPLOY), calls(TEST), calls(DEPLOY), "Done.")
+    assert ["was not run" in text for text in talk.answers("deploy")] == [True, False]
+
+
+@both_modes
+@pytest.mark.parametrize("at", ["load", "run_tests"])
+def test_a_thread_that_goes_on_from_an_earlier_checkpoint_proves_anew(mode: Mode, at: str, tmp_path: Path) -> None:
+    """What was proven after it is of another history, in the same process as well."""
+    talk = Talk(tmp_path, mode=mode, extension=SkillChecks(retries=0))
+    talk.say(calls(load("release")), calls(TEST), calls(DEPLOY), "Done.")
+    count = {"load": 3, "run_tests": 5}[at]
+    history = talk.agent.get_state_history(talk.config)
+    [earlier] = [one for one in history if len(one.values.get("messages", ())) == count and "model" in one.next]
+    talk.model.replies = [*([""] * len(talk.model.requests)), calls(DEPLOY), "Done."]
+    result = _go_on(mode, talk.agent, earlier.config)
+    assert ("was not run" in tool_messages(result)[-1].text) is (at == "load")
+
+
+def _go_on(mode: Mode, agent: Any, config: Any) -> dict[str, Any]:
+    """Run on from a checkpoint."""
+    result: dict[str, Any] = agent.invoke(None, config) if mode == "sync" else asyncio.run(agent.ainvoke(None, config))
+    return result
 
 
 @both_modes

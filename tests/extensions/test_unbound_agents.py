@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from deepskills import Refuse, SkillsMiddleware
-from deepskills.extensions import SkillHooks, ToolPolicy
+from deepskills.extensions import SkillChecks, SkillHooks, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
 from support.providers import DictProvider
@@ -42,13 +42,15 @@ def check(_request: object) -> Refuse | None:
 
 @both_modes
 def test_task_is_refused_where_limits_would_not_hold(mode: Mode, tmp_path: Path) -> None:
-    """Under a policy or a hook that restricts, only a sub-agent with the middleware may be started."""
+    """Under a policy, a hook or a check that restricts, only a sub-agent with the middleware may be started."""
     kinds = ("bare", "compiled", "bound", "compiled-bound", "general-purpose")
     fields: dict[str, dict[str, Any]] = {
         "plain": {},
         "lead": {"allowed_tools": "Task"},
         "careful": {"disallowed_tools": "Write"},
         "hooked": {"hooks": HOOKS},
+        "checked": {"checks": [{"called": "run_tests", "before": "deploy"}]},
+        "listed": {"checks": [{"called": "run_tests"}]},
     }
     write_files(tmp_path / "skills", {f"{name}/SKILL.md": skill_md(name, **own) for name, own in fields.items()})
     rows: list[tuple[Any, str, bool]] = [
@@ -59,12 +61,15 @@ def test_task_is_refused_where_limits_would_not_hold(mode: Mode, tmp_path: Path)
         (ToolPolicy("approve", trusted_sources=["/skills"]), "lead", False),
         (SkillHooks({"check": check}), "hooked", True),
         (SkillHooks({"check": check}), "plain", False),
+        (SkillChecks(), "checked", True),
+        (SkillChecks(), "listed", False),
     ]
     for extension, name, restricts in rows:
         skills: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], extensions=[extension])
         agent = deep_agent(skills, call_tools(load(name)), call_tools(*map(task, kinds)))
         answers = tool_messages(run(mode, agent, config=CONFIG))[1:]
-        refused = [kind for kind, answer in zip(kinds, answers, strict=True) if "would not hold" in answer.text]
+        said = "was not run" if isinstance(extension, SkillChecks) else "would not hold"
+        refused = [kind for kind, answer in zip(kinds, answers, strict=True) if said in answer.text]
         assert refused == (["bare", "compiled"] if restricts else []), (type(extension), name)
 
 

@@ -323,7 +323,8 @@ class SkillChecks(SkillExtension):
         # What stood here before anybody looked is of the turn that its record names.
         is_old = begun is not None or _TURN not in run.memory
         turn = self._turn(run) if begun is None else begun
-        watches = [self._watch_skill(skill, run, turn, is_old=is_old) for skill in (*run.loaded, *also)]
+        # Those of this run last: they count where both are of the same load.
+        watches = [self._watch_skill(skill, run, turn, is_old=is_old) for skill in (*also, *run.loaded)]
         found = {(watch.path, watch.load): watch for watch in watches if watch is not None}
         own = {watch.name for watch in found.values() if watch.is_listed}
         for key, value in run.memory.items():
@@ -620,19 +621,22 @@ class SkillChecks(SkillExtension):
         """Refuse a tool that waits for a check."""
         # As the turn began, too: an unload beside a held call does not free it.
         watches = self._watch(run, [skill for host in self._hosts for skill in host.loaded_in(run.state)])
-        tool, failed = as_edited(request).tool_call["name"], _fail_calls(run)
+        edited, failed = as_edited(request), _fail_calls(run)
+        tool = edited.tool_call["name"]
         for skill in run.loaded:
             name = skill.entry.name
             is_known = skill.entry.is_read or name in self._operators or f"{_LOAD}{name}" in run.memory
             # Nobody can tell what it holds.
             if not is_known and tool not in run.own_tools and not skill.is_inherited:
                 return Refuse(messages.CHECKS_UNREADABLE.format(skill=_quote(name), tool=quoted(tool)))
+        # An agent without these checks would be held by nothing: it is started once nothing is held.
+        is_unbound = run.starts_unbound(edited)
         holding = [
             (watch, check)
             for watch in watches
             if watch.holds and tool not in OWN_TOOLS
             for check in watch.checks
-            if tool in {name for given in check.before for name in (given, DEFAULT_ALIASES.get(given))}
+            if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
         quick = [_Verdict(*pair, pair[0].proof(pair[1], failed)) for pair in holding if self._is_quick(pair[1])]
         if refusal := _refuse(tool, quick):
