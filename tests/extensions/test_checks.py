@@ -184,9 +184,9 @@ def test_an_unload_with_open_checks_works_and_says_so(tmp_path: Path) -> None:
 
 @both_modes
 @pytest.mark.parametrize("make", [create_agent, create_deep_agent])
-@pytest.mark.parametrize("decision", ["reject", "approve"])
+@pytest.mark.parametrize("decision", ["reject", "respond", "approve"])
 def test_a_call_that_a_human_rejected_is_no_evidence(mode: Mode, make: Any, decision: str, tmp_path: Path) -> None:
-    """Approved, in another process, it is."""
+    """Nor one that the human answered in the tool's place; approved, in another process, it is."""
     options: dict[str, Any] = {
         "mode": mode,
         "make": make,
@@ -196,9 +196,10 @@ def test_a_call_that_a_human_rejected_is_no_evidence(mode: Mode, make: Any, deci
     talk = Talk(tmp_path, **options)
     talk.say(calls(load("release")), calls(TEST))
     other = Talk(tmp_path, checkpointer=talk.saver, **options)
-    other.say("Done.", "Done.", given=Command(resume={"decisions": [{"type": decision}]}))
-    assert len(other.sent_back) == (decision == "reject")
-    assert (("skill.unchecked", ["called: run_tests"]) in other.heard()) is (decision == "reject")
+    said = {"message": "All green."} if decision == "respond" else {}
+    other.say("Done.", "Done.", given=Command(resume={"decisions": [{"type": decision, **said}]}))
+    assert len(other.sent_back) == (decision != "approve")
+    assert (("skill.unchecked", ["called: run_tests"]) in other.heard()) is (decision != "approve")
 
 
 def test_another_thread_proves_nothing(tmp_path: Path) -> None:
@@ -918,14 +919,15 @@ def test_a_model_that_crashes_proves_nothing_by_it(mode: Mode, tmp_path: Path) -
     with pytest.raises(RuntimeError, match="no answer"):
         talk.say(calls(load("release")), "Early.", crash)
     other = Talk(tmp_path, mode=mode, checkpointer=talk.saver)
-    other.model.replies = ["Early.", calls(TEST, DEPLOY), crash]
+    other.model.replies = ["Early.", calls(("broken", {}), DEPLOY), crash]
     with pytest.raises(RuntimeError, match="no answer"):
         _go_on(mode, other.agent, other.config)
     third = Talk(tmp_path, mode=mode, checkpointer=talk.saver)
-    third.model.replies = [calls(DEPLOY), "Done."]
-    assert _go_on(mode, third.agent, third.config)["messages"][-1].text == "Done."
+    third.model.replies = [calls(DEPLOY), "Enough."]
+    assert _go_on(mode, third.agent, third.config)["messages"][-1].text == "Enough."
     assert len(third.sent_back) == 2
-    assert ["was not run" in text for text in third.answers("deploy")] == [True, False]
+    assert ["was not run" in text for text in third.answers("deploy")] == [True, True]
+    assert third.heard() == [("skill.unchecked", ["called: run_tests"])]
 
 
 MALFORMED: list[tuple[Any, str]] = [

@@ -169,7 +169,7 @@ class _Verdict:
     @property
     def line(self) -> str:
         """What the model reads of an open one."""
-        return self.said or self.check.instruction(names_held=self.watch.holds)
+        return harmless_body(self.said or self.check.instruction(names_held=self.watch.holds))
 
 
 @dataclass
@@ -297,10 +297,10 @@ class SkillChecks(SkillExtension):
         if user is None:
             return number
         text = hashlib.sha256(repr(user.content).encode(errors="replace")).hexdigest()[:16]
-        is_other = user.id != kept.get("message")
         # A summary may give a message another id, in mid-run; the same words in a new run are a new message.
-        is_new = not kept or (is_other and (begins or text != kept.get("text")))
-        is_new = is_new or (begins and not _is_answered(run.state.get("messages") or (), user))
+        is_other = user.id != kept.get("message")
+        is_unanswered = begins and not _is_answered(run.state.get("messages") or (), user)
+        is_new = not kept or is_unanswered or (is_other and text != kept.get("text"))
         if is_new or is_other:
             own = {"number": number + 1} if is_new else kept
             run.remember(_TURN, {**own, "message": user.id, "text": text})
@@ -548,7 +548,7 @@ class SkillChecks(SkillExtension):
             reason = f"{type(error).__name__}: {one_line(str(error))}"
             logger.warning("The handler %r of skill %r failed: %s", check.value, watch.name, reason)
             return _Verdict(watch, check, None)
-        said = harmless_body(one_line(reply))[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
+        said = one_line(reply)[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
         return _Verdict(watch, check, _evidence_of_now(run) if reply is True else None, said)
 
     def _record(self, verdicts: Iterable[_Verdict], run: SkillRun) -> None:
@@ -732,7 +732,7 @@ class SkillChecks(SkillExtension):
         ]
         parts = _missing_by_skill(messages.CHECKS_MISSING, missing)
         parts += _missing_by_skill(messages.CHECKS_EARLIER, earlier)
-        return SendBack(harmless_body("\n\n".join([*parts, messages.CHECKS_HOW])))
+        return SendBack("\n\n".join([*parts, messages.CHECKS_HOW]))
 
     async def open_checks(self, run: SkillRun) -> list[OpenCheck]:
         """Return the open checks of skills that were loaded in this turn."""
