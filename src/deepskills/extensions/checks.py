@@ -121,6 +121,9 @@ class _Watch:
     receipts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What is kept of each check, by label."""
 
+    proofs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By label, what a check is proven by."""
+
     @property
     def is_provable(self) -> bool:
         """Whether calls of this agent count: not for what the agent above has loaded and this one did not inherit."""
@@ -136,22 +139,10 @@ class _Watch:
         """Return the key of a receipt."""
         return f"{_RECEIPT}{self.name} {self.digest} {check.label}"
 
-    def proof(self, check: Check, failed: frozenset[str]) -> dict[str, Any] | None:
-        """Return what a kept receipt proves a check by, unless the call has turned out to have failed."""
-        receipt = self.receipts.get(check.label) or {}
-        evidence = receipt.get("evidence")
-        if receipt.get("status") != "passed" or not isinstance(evidence, Mapping) or evidence.get("call") in failed:
-            return None
-        return dict(evidence)
-
-    def proofs(self, failed: frozenset[str]) -> dict[str, dict[str, Any]]:
-        """Return what its checks are proven by, by label."""
-        found = ((check.label, self.proof(check, failed)) for check in self.checks)
-        return {label: proof for label, proof in found if proof is not None}
-
-    def missing(self, failed: frozenset[str]) -> list[Check]:
-        """Return the checks that are not proven."""
-        return [check for check in self.checks if self.proof(check, failed) is None]
+    @property
+    def missing(self) -> list[Check]:
+        """The checks that are not proven."""
+        return [check for check in self.checks if check.label not in self.proofs]
 
 
 @dataclass(frozen=True)
@@ -181,7 +172,6 @@ class _Call:
     watches: Sequence[_Watch]
     """What is watched in the agent that makes it."""
 
-    failed: frozenset[str]
     outer: "_Call | None" = None
     proven: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """What a started agent has proven, by path and by the load here that it inherited, if it did."""
@@ -334,7 +324,8 @@ class SkillChecks(SkillExtension):
             if key.startswith(_LOAD) and name not in own and is_kept:
                 watch = self._watch_kept(name, known, run, turn)
                 found[watch.path, watch.load] = watch
-        return [replace(watch, receipts=self._receipts(watch, run)) for watch in found.values()]
+        failed = _fail_calls(run)
+        return [self._with_receipts(watch, run, failed) for watch in found.values()]
 
     def _watch_skill(self, skill: LoadedSkill, run: SkillRun, turn: int, *, is_old: bool) -> _Watch | None:
         entry = skill.entry
@@ -414,8 +405,8 @@ class SkillChecks(SkillExtension):
             base=_mapping(known.get("base")),
         )
 
-    def _receipts(self, watch: _Watch, run: SkillRun) -> dict[str, Mapping[str, Any]]:
-        """Return what is kept of a load's checks; what is proven of another load does not count."""
+    def _with_receipts(self, watch: _Watch, run: SkillRun, failed: frozenset[str]) -> _Watch:
+        """Return a load with what is kept of its checks; what is proven of another load does not count."""
         memory, made = run.memory, list[MadeCall]()
         above = _mapping(memory.get(f"{_ABOVE}{watch.path}"))
         is_above = not watch.is_listed and above.get("load") == watch.load
@@ -432,7 +423,15 @@ class SkillChecks(SkillExtension):
             evidence = next((call.evidence for call in made if self._proves(call, watch, check, run)), None)
             if evidence is not None and kept.get("status") != "passed":
                 found[check.label] = {**found.get(check.label, {}), "status": "passed", "evidence": evidence}
-        return found
+        proofs = {
+            label: evidence
+            for label, receipt in found.items()
+            if receipt.get("status") == "passed"
+            and isinstance(evidence := receipt.get("evidence"), Mapping)
+            # Others may have turned its answer into an error since.
+            and evidence.get("call") not in failed
+        }
+        return replace(watch, receipts=found, proofs=proofs)
 
     def _proves(self, made: MadeCall, watch: _Watch, check: Check, run: SkillRun) -> bool:
         return made.evidence is not None and made.fits(check, watch.name, self._root(run))
@@ -461,26 +460,25 @@ class SkillChecks(SkillExtension):
 
     async def _judge(self, pairs: Iterable[tuple[_Watch, Check]], run: SkillRun) -> list[_Verdict]:
         """Judge checks, all at the same time; never raises."""
-        failed = _fail_calls(run)
 
         async def judge(watch: _Watch, check: Check) -> _Verdict:
             if self._is_quick(check):
-                return _Verdict(watch, check, watch.proof(check, failed))
+                return _Verdict(watch, check, watch.proofs.get(check.label))
             judge_slowly = self._judge_file if check.kind == "file" else self._ask_handler
-            return await judge_slowly(watch, check, run, failed)
+            return await judge_slowly(watch, check, run)
 
         return list(await asyncio.gather(*(judge(watch, check) for watch, check in pairs)))
 
     async def _judge_required(self, watches: Iterable[_Watch], run: SkillRun) -> list[_Verdict]:
         return await self._judge([(one, check) for one in watches if one.is_required for check in one.checks], run)
 
-    async def _judge_file(self, watch: _Watch, check: Check, run: SkillRun, failed: frozenset[str]) -> _Verdict:
+    async def _judge_file(self, watch: _Watch, check: Check, run: SkillRun) -> _Verdict:
         try:
             now = (await self._digests([check.value], run))[check.value]
         except Exception as error:  # noqa: BLE001 - a backend may raise anything, and then nobody knows
             logger.warning("A file check of skill %r could not look: %s", watch.name, one_line(str(error)))
             return _Verdict(watch, check, None)
-        proof = watch.proof(check, failed)
+        proof = watch.proofs.get(check.label)
         # Unknown is not the same as absent: without a look at the load, only a call proves that the file was written.
         if proof is None and check.value in watch.base and watch.base[check.value] != now:
             proof = _evidence_of_now(run)
@@ -529,7 +527,7 @@ class SkillChecks(SkillExtension):
         except asyncio.CancelledError as error:
             raise SkillsError("it was cancelled") from error
 
-    async def _ask_handler(self, watch: _Watch, check: Check, run: SkillRun, _failed: object) -> _Verdict:
+    async def _ask_handler(self, watch: _Watch, check: Check, run: SkillRun) -> _Verdict:
         handler = self._handlers.get(check.value)
         if handler is None or watch.entry is None:
             return _Verdict(watch, check, None)
@@ -564,10 +562,11 @@ class SkillChecks(SkillExtension):
 
     def _record_calls(self, watches: Iterable[_Watch], run: SkillRun) -> None:
         """Tell of what calls have proven since the last look."""
-        failed = _fail_calls(run)
         for watch in watches:
             kept = [one for one in watch.checks if self._is_quick(one) and one.label in watch.receipts]
-            self._record((_Verdict(watch, check, watch.proof(check, failed)) for check in kept if watch.is_listed), run)
+            self._record(
+                (_Verdict(watch, check, watch.proofs.get(check.label)) for check in kept if watch.is_listed), run
+            )
 
     # The seam.
 
@@ -581,7 +580,7 @@ class SkillChecks(SkillExtension):
         turn = self._turn(run, begins=True)
         for watch in call.watches if call is not None else ():
             if watch.load and call is not None:
-                run.remember(f"{_ABOVE}{watch.path}", {"load": watch.load, "proven": watch.proofs(call.failed)})
+                run.remember(f"{_ABOVE}{watch.path}", {"load": watch.load, "proven": dict(watch.proofs)})
         # Only the agent that runs the skill itself, and none that it starts.
         if fork is not None and call is not None and call.tool == "load_skill":
             checks = self._checks_of(fork, run)
@@ -621,7 +620,7 @@ class SkillChecks(SkillExtension):
         """Refuse a tool that waits for a check."""
         # As the turn began, too: an unload beside a held call does not free it.
         watches = self._watch(run, [skill for host in self._hosts for skill in host.loaded_in(run.state)])
-        edited, failed = as_edited(request), _fail_calls(run)
+        edited = as_edited(request)
         tool = edited.tool_call["name"]
         for skill in run.loaded:
             name = skill.entry.name
@@ -638,11 +637,11 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        quick = [_Verdict(*pair, pair[0].proof(pair[1], failed)) for pair in holding if self._is_quick(pair[1])]
+        quick = [_Verdict(*pair, pair[0].proofs.get(pair[1].label)) for pair in holding if self._is_quick(pair[1])]
         if refusal := _refuse(tool, quick):
             return refusal
         _note_hooks(run)
-        _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, failed, _call.get()))
+        _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
         slow = [pair for pair in holding if not self._is_quick(pair[1])]
         return self._judge_held(tool, slow, run) if slow else None
 
@@ -672,16 +671,14 @@ class SkillChecks(SkillExtension):
         name = meant_name([watch.name for watch in watches], str(given["args"].get("skill_name", "")))
         if given["name"] != "unload_skill" or answer is None or answer.status == "error":
             return result
-        failed = _fail_calls(run)
         own_watches = [watch for watch in watches if watch.is_listed and watch.name == name]
-        missing = [check for watch in own_watches for check in watch.missing(failed)]
+        missing = [check for watch in own_watches for check in watch.missing]
         return _tell_unloaded(result, answer, missing) if missing else result
 
     def _prove(self, watch: _Watch, found: Mapping[str, Mapping[str, Any]], run: SkillRun) -> None:
-        failed = _fail_calls(run)
         for check in watch.checks:
             # The first proof stands, unless its call has turned out to have failed.
-            if check.label in found and watch.proof(check, failed) is None:
+            if check.label in found and watch.proofs.get(check.label) is None:
                 kept = watch.receipts.get(check.label) or {}
                 self._keep(watch, check, run, found[check.label], reported=str(kept.get("reported") or "open"))
 
@@ -722,12 +719,11 @@ class SkillChecks(SkillExtension):
             run.remember(_TURN, {**turn, "judged": _newest_answer(run)})
             return None
         run.remember(_TURN, {**turn, "sent": count + 1})
-        failed = _fail_calls(run)
         earlier = [
             _Verdict(watch, check, None)
             for watch in watches
             if watch.is_listed and not watch.is_required and not watch.above
-            for check in watch.missing(failed)
+            for check in watch.missing
             if self._is_quick(check)
         ]
         parts = _missing_by_skill(messages.CHECKS_MISSING, missing)
@@ -748,13 +744,13 @@ class SkillChecks(SkillExtension):
         if not judged or judged != _newest_answer(run):
             self._record(await self._judge_required(watches, run), run)
             watches = self._watch(run)
-        failed, told = _fail_calls(run), turn.get("told")
+        told = turn.get("told")
         said = list(told) if isinstance(told, list) else []
         for watch in watches:
             if call is not None and watch.is_listed and watch.load:
                 key = (watch.path, watch.above)
-                call.proven.setdefault(key, {}).update(watch.proofs(failed))
-            labels = [check.label for check in watch.missing(failed)]
+                call.proven.setdefault(key, {}).update(watch.proofs)
+            labels = [check.label for check in watch.missing]
             if not watch.is_required or not labels or watch.load in said:
                 continue
             said.append(watch.load)
@@ -810,7 +806,7 @@ def _refuse(tool: str, verdicts: Iterable[_Verdict]) -> Refuse | None:
         return None
     text = messages.CHECKS_HELD.format(tool=quoted(tool), asked=" ".join(asked))
     again = messages.CHECKS_HELD_AGAIN if all(is_provable for _, is_provable in by_skill) else ""
-    return Refuse(harmless_body(text + again))
+    return Refuse(text + again)
 
 
 def _missing_by_skill(lead: str, verdicts: Sequence[_Verdict]) -> list[str]:
