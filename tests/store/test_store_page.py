@@ -610,7 +610,7 @@ async def test_the_prompt_is_the_agents(sessions: Sessions) -> None:
 
 
 async def test_how_often_a_skill_was_followed(sessions: Sessions) -> None:
-    """Of three loads of a checked skill by real agents one forgets its check and one is sent back: two were followed."""
+    """Of three uses by real agents one forgets a check and one is sent back: two were followed."""
     text = generate_skill_md("tea", "Makes tea.", "Boil.\n", {"checks": [{"called": "boil", "before": "pour"}]})
     async with service_for(sessions) as service:
         tea = await service.create_skill(SkillCreate.from_skill_md(text, {}), "ann")

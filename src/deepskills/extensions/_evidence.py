@@ -1,22 +1,35 @@
-"""What a tool call proves of a skill's checks. Pure: nothing here knows of threads or state.
+"""What proves a skill's checks: tool calls, files and functions of the operator's. Nothing here changes state.
 
-When in doubt a call proves nothing: the model is asked once more for what it has done, which costs a request, where a
-proof that is none would let a turn end as if the skill had been followed.
+When in doubt nothing is proven: the model is asked once more for what it has done, which costs a request, where a proof
+that is none would let a turn end as if the skill had been followed.
 """
 
+import asyncio
+import copy
+import hashlib
+import inspect
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.types import Command
 
-from deepskills import SkillsError
+from deepskills import SkillEntry, SkillRun, SkillsError
 from deepskills._files.paths import path_of_call, script_to_relative
+from deepskills._io.backends import real_root
+from deepskills._io.bridge import awaited
+from deepskills._io.drivers import in_thread
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.text import one_line
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL, Rule, parse_rules
+
+logger = logging.getLogger("deepskills")
+
+ResultT = TypeVar("ResultT")
 
 SHELL = "execute"
 WRITING_TOOLS = frozenset({"write_file", "edit_file"})
@@ -152,3 +165,129 @@ def calls_after(load: str, start: str, given: Sequence[AnyMessage]) -> Iterator[
             calls.update({str(call["id"]): call for call in message.tool_calls})
         elif isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id)) is not None:
             yield MadeCall(message.tool_call_id, call["name"], call["args"], message)
+
+
+# What is looked at when it is asked: files in a backend, and functions. Both may hang, raise or lie.
+
+
+Handler: TypeAlias = Callable[[SkillEntry, dict[str, Any], Any], object]
+"""Judges a skill's work by the skill, a copy of the state and the runtime: `True` passes, a text says what to do."""
+
+MAX_SAID_CHARACTERS = 2_000
+"""How much of a handler's text the model reads."""
+
+
+class Judge:
+    """Judges checks that no tool call alone decides; never raises."""
+
+    def __init__(self, handlers: Mapping[str, Handler], backend: Any, timeout: float) -> None:  # noqa: ANN401 - of any kind
+        self._handlers, self._backend, self._timeout = handlers, backend, timeout
+
+    def is_quick(self, check: Check) -> bool:
+        """Whether calls alone tell if a check has passed."""
+        return check.kind in {"called", "script"} or (check.kind == "file" and self._backend is None)
+
+    def root(self, run: SkillRun) -> str | None:
+        """Return the real directory at which relative paths start, where paths are those of a disk."""
+        return run.root if self._backend is None else real_root(self._workspace(run))
+
+    def _workspace(self, run: SkillRun) -> Any:  # noqa: ANN401 - the same
+        return self._backend if hasattr(self._backend, "download_files") else self._backend(run.runtime)
+
+    async def look_at_file(
+        self, check: Check, base: Mapping[str, Any], proof: Mapping[str, Any] | None, run: SkillRun
+    ) -> Mapping[str, Any] | None:
+        """Return what proves that a file was written: it is there, and a call wrote it or it is another than before."""
+        try:
+            now = (await self.digests([check.value], run))[check.value]
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and then nobody knows
+            logger.warning("The check %r could not look: %s", check.label, one_line(str(error)))
+            return None
+        # Unknown is not the same as absent: without a look at the load, only a call proves that the file was written.
+        if proof is None and check.value in base and base[check.value] != now:
+            proof = _evidence_of_now(run)
+        return proof if now else None
+
+    async def digests(self, paths: Sequence[str], run: SkillRun) -> dict[str, str]:
+        """Return the digest of each file in the backend; empty for one that does not exist."""
+        backend, root = self._workspace(run), self.root(run)
+        places = [f"{root}/{path}" if root and path[0] != "/" else path_of_call(path) for path in paths]
+        work = backend.adownload_files(places) if run.is_async else _in_thread(lambda: backend.download_files(places))
+        replies = await self._within_timeout(work)
+        if len(replies) != len(paths):
+            raise SkillsError("the backend gave another number of files")
+        contents = [None if reply.error else reply.content for reply in replies]
+        digests = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
+        return dict(zip(paths, digests, strict=True))
+
+    async def ask_handler(
+        self, check: Check, entry: SkillEntry | None, run: SkillRun
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return what proves a check by its function; or `None`, and what the function says."""
+        handler = self._handlers.get(check.value)
+        if handler is None or entry is None:
+            return None, ""
+        try:
+            runtime = copy.copy(run.runtime)
+            runtime.state = _copy_of(run.state)
+            given = (entry, runtime.state, runtime)
+            is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+            reply = handler(*given) if is_async else await self._within_timeout(_in_thread(lambda: handler(*given)))
+            if inspect.isawaitable(reply):
+                reply = await self._within_timeout(reply)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        # `SystemExit` of a function of the operator's is one more way to fail.
+        except BaseException as error:  # noqa: BLE001 - the same
+            reason = f"{type(error).__name__}: {one_line(str(error))}"
+            logger.warning("The handler %r of skill %r failed: %s", check.value, entry.name, reason)
+            return None, ""
+        said = one_line(reply)[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
+        return (_evidence_of_now(run) if reply is True else None), said
+
+    async def _within_timeout(self, work: Awaitable[ResultT]) -> ResultT:
+        """Return what some work gives.
+
+        Raises:
+            TimeoutError: If it takes too long. It is not waited for: a thread cannot be stopped, and a coroutine may
+                refuse to be.
+        """
+        task = asyncio.ensure_future(work)
+        # Looked at, or Python complains of a late failure that nobody waits for.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._timeout)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not done:
+            task.cancel()
+            raise TimeoutError(f"it took longer than {self._timeout} s")
+        try:
+            return task.result()
+        # Its own doing: the run was not cancelled.
+        except asyncio.CancelledError as error:
+            raise SkillsError("it was cancelled") from error
+
+
+def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
+    """Do work in a thread of its own, which may hang."""
+    with awaited():
+        return asyncio.wrap_future(in_thread(work))
+
+
+def _evidence_of_now(run: SkillRun) -> dict[str, Any]:
+    given = run.state.get("messages") or ()
+    newest = next((message.id for message in reversed(given) if message.id), None)
+    return {"message": newest} if newest else {}
+
+
+def _copy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that a handler may change without changing ours."""
+    copied: dict[str, Any] = {}
+    for key, value in state.items():
+        try:
+            copied[key] = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - a lock, a connection: nothing that a handler judges by
+            copied[key] = copy.copy(value) if isinstance(value, list | dict) else None
+    return copied

@@ -22,14 +22,12 @@ travel; what they prove for a skill that they inherited comes back the same way.
 """
 
 import asyncio
-import copy
 import hashlib
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -47,14 +45,9 @@ from deepskills import (
     SkillExtension,
     SkillLoad,
     SkillRun,
-    SkillsError,
     SkillsHost,
     SkillUnchecked,
 )
-from deepskills._files.paths import path_of_call
-from deepskills._io.backends import real_root
-from deepskills._io.bridge import awaited
-from deepskills._io.drivers import in_thread
 from deepskills._prompt import messages
 from deepskills._prompt.messages import as_list, with_checks
 from deepskills._skillmd.checks import KINDS, OWN_TOOLS, Check, CheckKind, Checks, read_checks
@@ -62,7 +55,7 @@ from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import harmless_body, one_line
 from deepskills._types import SkillProblem
-from deepskills.extensions._evidence import MadeCall, answer_to, calls_after, can_pass
+from deepskills.extensions._evidence import Handler, Judge, MadeCall, answer_to, calls_after, can_pass
 from deepskills.extensions._shared import MaybeAwaitable, as_edited
 from deepskills.extensions.forks import is_fork, running_fork, runs_forks
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL
@@ -71,14 +64,8 @@ logger = logging.getLogger("deepskills")
 
 ResultT = TypeVar("ResultT")
 
-Handler: TypeAlias = Callable[[SkillEntry, dict[str, Any], Any], object]
-"""Judges a skill's work by the skill, a copy of the state and the runtime: `True` passes, a text says what to do."""
-
 CHECK_KINDS: tuple[CheckKind, ...] = KINDS
 """The kinds of checks that there are."""
-
-MAX_SAID_CHARACTERS = 2_000
-"""How much of a handler's text the model reads."""
 
 MAX_RECEIPTS = 400
 """How many receipts a thread keeps; the oldest of skills that are no longer loaded go first."""
@@ -218,7 +205,8 @@ class SkillChecks(SkillExtension):
         if not isinstance(checks or {}, Mapping):
             raise ValueError(f"`checks` takes lists of checks by skill, got {checks!r}.")  # noqa: TRY004
         self._handlers = dict(handlers or {})
-        self._retries, self._backend, self._timeout = retries, backend, timeout
+        self._retries, self._backend = retries, backend
+        self._judge = Judge(self._handlers, backend, timeout)
         self._hosts: WeakSet[SkillsHost] = WeakSet()
         self._read: dict[tuple[str, str], Checks] = {}
         self._operators = {name: self._read_operators(name, given) for name, given in (checks or {}).items()}
@@ -434,7 +422,7 @@ class SkillChecks(SkillExtension):
         return replace(watch, receipts=found, proofs=proofs)
 
     def _proves(self, made: MadeCall, watch: _Watch, check: Check, run: SkillRun) -> bool:
-        return made.evidence is not None and made.fits(check, watch.name, self._root(run))
+        return made.evidence is not None and made.fits(check, watch.name, self._judge.root(run))
 
     def _keep(
         self, watch: _Watch, check: Check, run: SkillRun, evidence: Mapping[str, Any] | None, reported: str
@@ -454,100 +442,21 @@ class SkillChecks(SkillExtension):
 
     # Judging.
 
-    def _is_quick(self, check: Check) -> bool:
-        """Whether the kept receipts alone tell if a check has passed."""
-        return check.kind in {"called", "script"} or (check.kind == "file" and self._backend is None)
-
-    async def _judge(self, pairs: Iterable[tuple[_Watch, Check]], run: SkillRun) -> list[_Verdict]:
+    async def _judge_all(self, pairs: Iterable[tuple[_Watch, Check]], run: SkillRun) -> list[_Verdict]:
         """Judge checks, all at the same time; never raises."""
 
         async def judge(watch: _Watch, check: Check) -> _Verdict:
-            if self._is_quick(check):
-                return _Verdict(watch, check, watch.proofs.get(check.label))
-            judge_slowly = self._judge_file if check.kind == "file" else self._ask_handler
-            return await judge_slowly(watch, check, run)
+            proof = watch.proofs.get(check.label)
+            if self._judge.is_quick(check):
+                return _Verdict(watch, check, proof)
+            if check.kind == "file":
+                return _Verdict(watch, check, await self._judge.look_at_file(check, watch.base, proof, run))
+            return _Verdict(watch, check, *await self._judge.ask_handler(check, watch.entry, run))
 
         return list(await asyncio.gather(*(judge(watch, check) for watch, check in pairs)))
 
     async def _judge_required(self, watches: Iterable[_Watch], run: SkillRun) -> list[_Verdict]:
-        return await self._judge([(one, check) for one in watches if one.is_required for check in one.checks], run)
-
-    async def _judge_file(self, watch: _Watch, check: Check, run: SkillRun) -> _Verdict:
-        try:
-            now = (await self._digests([check.value], run))[check.value]
-        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and then nobody knows
-            logger.warning("A file check of skill %r could not look: %s", watch.name, one_line(str(error)))
-            return _Verdict(watch, check, None)
-        proof = watch.proofs.get(check.label)
-        # Unknown is not the same as absent: without a look at the load, only a call proves that the file was written.
-        if proof is None and check.value in watch.base and watch.base[check.value] != now:
-            proof = _evidence_of_now(run)
-        return _Verdict(watch, check, proof if now else None)
-
-    def _root(self, run: SkillRun) -> str | None:
-        """Return the real directory at which relative paths start, where paths are those of a disk."""
-        return run.root if self._backend is None else real_root(self._workspace(run))
-
-    def _workspace(self, run: SkillRun) -> Any:  # noqa: ANN401 - a backend of any kind
-        return self._backend if hasattr(self._backend, "download_files") else self._backend(run.runtime)
-
-    async def _digests(self, paths: Sequence[str], run: SkillRun) -> dict[str, str]:
-        """Return the digest of each file in the backend; empty for one that does not exist."""
-        backend, root = self._workspace(run), self._root(run)
-        places = [f"{root}/{path}" if root and path[0] != "/" else path_of_call(path) for path in paths]
-        work = backend.adownload_files(places) if run.is_async else _in_thread(lambda: backend.download_files(places))
-        replies = await self._within_timeout(work)
-        if len(replies) != len(paths):
-            raise SkillsError("the backend gave another number of files")
-        contents = [None if reply.error else reply.content for reply in replies]
-        digests = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
-        return dict(zip(paths, digests, strict=True))
-
-    async def _within_timeout(self, work: Awaitable[ResultT]) -> ResultT:
-        """Return what some work gives.
-
-        Raises:
-            TimeoutError: If it takes too long. It is not waited for: a thread cannot be stopped, and a coroutine may
-                refuse to be.
-        """
-        task = asyncio.ensure_future(work)
-        # Looked at, or Python complains of a late failure that nobody waits for.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._timeout)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not done:
-            task.cancel()
-            raise TimeoutError(f"it took longer than {self._timeout} s")
-        try:
-            return task.result()
-        # Its own doing: the run was not cancelled.
-        except asyncio.CancelledError as error:
-            raise SkillsError("it was cancelled") from error
-
-    async def _ask_handler(self, watch: _Watch, check: Check, run: SkillRun) -> _Verdict:
-        handler = self._handlers.get(check.value)
-        if handler is None or watch.entry is None:
-            return _Verdict(watch, check, None)
-        try:
-            runtime = copy.copy(run.runtime)
-            runtime.state = _copy_of(run.state)
-            given = (watch.entry, runtime.state, runtime)
-            is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-            reply = handler(*given) if is_async else await self._within_timeout(_in_thread(lambda: handler(*given)))
-            if inspect.isawaitable(reply):
-                reply = await self._within_timeout(reply)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        # `SystemExit` of a function of the operator's is one more way to fail.
-        except BaseException as error:  # noqa: BLE001 - the same
-            reason = f"{type(error).__name__}: {one_line(str(error))}"
-            logger.warning("The handler %r of skill %r failed: %s", check.value, watch.name, reason)
-            return _Verdict(watch, check, None)
-        said = one_line(reply)[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
-        return _Verdict(watch, check, _evidence_of_now(run) if reply is True else None, said)
+        return await self._judge_all([(one, check) for one in watches if one.is_required for check in one.checks], run)
 
     def _record(self, verdicts: Iterable[_Verdict], run: SkillRun) -> None:
         """Keep verdicts, and tell of each that changed."""
@@ -563,7 +472,7 @@ class SkillChecks(SkillExtension):
     def _record_calls(self, watches: Iterable[_Watch], run: SkillRun) -> None:
         """Tell of what calls have proven since the last look."""
         for watch in watches:
-            kept = [one for one in watch.checks if self._is_quick(one) and one.label in watch.receipts]
+            kept = [one for one in watch.checks if self._judge.is_quick(one) and one.label in watch.receipts]
             self._record(
                 (_Verdict(watch, check, watch.proofs.get(check.label)) for check in kept if watch.is_listed), run
             )
@@ -597,7 +506,7 @@ class SkillChecks(SkillExtension):
 
     async def _look_at_files(self, name: str, paths: Sequence[str], run: SkillRun) -> None:
         try:
-            run.remember(f"{_BASE}{name}", await self._digests(paths, run))
+            run.remember(f"{_BASE}{name}", await self._judge.digests(paths, run))
         except Exception as error:  # noqa: BLE001 - a backend may raise anything; then only calls prove a file
             logger.warning("The files that skill %r is to write could not be looked at: %s", name, one_line(str(error)))
             run.remember(f"{_BASE}{name}", None)
@@ -637,16 +546,16 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        quick = [_Verdict(*pair, pair[0].proofs.get(pair[1].label)) for pair in holding if self._is_quick(pair[1])]
+        slow = [(watch, check) for watch, check in holding if not self._judge.is_quick(check)]
+        quick = [_Verdict(*pair, pair[0].proofs.get(pair[1].label)) for pair in holding if pair not in slow]
         if refusal := _refuse(tool, quick):
             return refusal
         _note_hooks(run)
         _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
-        slow = [pair for pair in holding if not self._is_quick(pair[1])]
         return self._judge_held(tool, slow, run) if slow else None
 
     async def _judge_held(self, tool: str, pairs: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
-        return _refuse(tool, await self._judge(pairs, run))
+        return _refuse(tool, await self._judge_all(pairs, run))
 
     def after_tool(
         self, request: ToolCallRequest, result: ToolMessage | Command[Any], run: SkillRun
@@ -724,7 +633,7 @@ class SkillChecks(SkillExtension):
             for watch in watches
             if watch.is_listed and not watch.is_required and not watch.above
             for check in watch.missing
-            if self._is_quick(check)
+            if self._judge.is_quick(check)
         ]
         parts = _missing_by_skill(messages.CHECKS_MISSING, missing)
         parts += _missing_by_skill(messages.CHECKS_EARLIER, earlier)
@@ -767,12 +676,6 @@ def _note_hooks(run: SkillRun) -> None:
     """Remember that tool calls pass through our hooks, so that they need not be looked for in messages."""
     if _HOOKED not in run.memory:
         run.remember(_HOOKED, True)  # noqa: FBT003 - a flag in state
-
-
-def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
-    """Do work in a thread of its own, which may hang."""
-    with awaited():
-        return asyncio.wrap_future(in_thread(work))
 
 
 def _tell_unloaded(
@@ -836,23 +739,6 @@ def _is_answered(given: Sequence[AnyMessage], user: AnyMessage) -> bool:
 def _newest_answer(run: SkillRun) -> str | None:
     given = run.state.get("messages") or ()
     return next((message.id for message in reversed(given) if isinstance(message, AIMessage)), None)
-
-
-def _evidence_of_now(run: SkillRun) -> dict[str, Any]:
-    given = run.state.get("messages") or ()
-    newest = next((message.id for message in reversed(given) if message.id), None)
-    return {"message": newest} if newest else {}
-
-
-def _copy_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that a handler may change without changing ours."""
-    copied: dict[str, Any] = {}
-    for key, value in state.items():
-        try:
-            copied[key] = copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - a lock, a connection: nothing that a handler judges by
-            copied[key] = copy.copy(value) if isinstance(value, list | dict) else None
-    return copied
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
