@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks_support import DEPLOY, TEST, TESTED, Talk, calls, deploy, own_graph, run_tests
+from checks_support import DEPLOY, TEST, TESTED, Talk, broken, calls, deploy, own_graph, run_tests
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, LocalShellBackend
 from langchain.agents import create_agent
@@ -239,6 +239,22 @@ def test_an_answer_that_others_turn_into_an_error_proves_nothing(tmp_path: Path)
     talk.say(calls(load("release")), calls(TEST), calls(DEPLOY), "Done.")
     assert "was not run" in talk.answers("deploy")[0]
     assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
+
+
+@both_modes
+def test_calls_with_the_same_id_are_told_apart(mode: Mode, tmp_path: Path) -> None:
+    """Some models number the calls of each message anew: the failure of one is not that of another."""
+
+    def numbered(*made: Any) -> AIMessage:
+        message = calls(*made)
+        for number, call in enumerate(message.tool_calls):
+            call["id"] = f"call_{number}"
+        return message
+
+    talk = Talk(tmp_path, mode=mode, tools=[run_tests, deploy, broken])
+    talk.say(*(numbered(one) for one in (("broken", {}), load("release"), TEST, ("broken", {}), DEPLOY)), "Done.")
+    assert talk.answers("deploy") == ["deployed"]
+    assert talk.sent_back == []
 
 
 # Files.
@@ -721,8 +737,10 @@ def test_open_checks_of_a_state(tmp_path: Path) -> None:
 
 def crew(root: Path, mode: Mode, inner: Sequence[SkillExtension], replies: Sequence[Reply], **settings: Any) -> Talk:
     """Return a deep agent whose declared sub-agent has skills, extensions and a script of its own."""
+    kind = settings.pop("kind", None)
     own = SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=list(inner), **settings)
     worker: Any = {
+        **({"mode": kind} if kind else {}),
         "name": "worker",
         "description": "Works.",
         "system_prompt": "Work.",
@@ -737,13 +755,14 @@ TASK = ("task", {"description": "work", "subagent_type": "worker"})
 
 
 @both_modes
-@pytest.mark.parametrize("inherit", ["isolated", "inherit"])
+@pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
+@pytest.mark.parametrize("inherit", ["isolated", "inherit", "fork"])
 def test_a_sub_agents_calls_count_only_if_it_inherited_the_skill(mode: Mode, inherit: Any, tmp_path: Path) -> None:
     """And one that inherited it is not kept from ending by what is its parent's to finish."""
-    inner = [SkillChecks()]
-    talk = crew(tmp_path, mode, inner, [calls(TEST), "Worked.", "Again?"], subagent_inherit=inherit)
+    settings: dict[str, Any] = {"kind": "fork"} if inherit == "fork" else {"subagent_inherit": inherit}
+    talk = crew(tmp_path, mode, [SkillChecks()], [calls(TEST), "Worked.", "Again?"], **settings)
     talk.say(calls(load("release")), calls(TASK), calls(DEPLOY), "Done.")
-    passes = inherit == "inherit"
+    passes = inherit != "isolated"
     assert (talk.answers("deploy") == ["deployed"]) is passes
     assert talk.answers("task") == ["Worked."]
     assert talk.heard() == [("skill.checked", "passed") if passes else ("skill.unchecked", ["called: run_tests"])]

@@ -726,8 +726,10 @@ def _as_item(check: Check) -> dict[str, Any]:
 
 def _fail_calls(run: SkillRun) -> frozenset[str]:
     """Return the ids of the calls whose answers, as the conversation has them, are errors."""
-    given = run.state.get("messages") or ()
-    return frozenset(item.tool_call_id for item in given if isinstance(item, ToolMessage) and item.status == "error")
+    answers = [message for message in run.state.get("messages") or () if isinstance(message, ToolMessage)]
+    # Some models number the calls of each message anew, so that an id has several answers.
+    passed = {message.tool_call_id for message in answers if message.status != "error"}
+    return frozenset(message.tool_call_id for message in answers) - passed
 
 
 def _is_answered(given: Sequence[AnyMessage], user: AnyMessage) -> bool:
