@@ -178,6 +178,7 @@ def test_an_unload_with_open_checks_works_and_says_so(tmp_path: Path) -> None:
     talk = Talk(tmp_path)
     talk.say(calls(load("release")), calls(unload("release")), calls(DEPLOY), "Done.")
     assert "still open" in talk.answers("unload_skill")[0]
+    assert "`deploy` is refused" not in talk.answers("unload_skill")[0]
     assert talk.answers("deploy") == ["deployed"]
     assert talk.sent_back == []
 
@@ -574,6 +575,7 @@ def test_an_operators_checks_replace_the_skills_own_and_hold_after_an_unload(tmp
         "Done.",
     )
     assert ["was not run" in text for text in talk.answers("deploy")] == [True, True]
+    assert "`deploy` is refused" in talk.answers("unload_skill")[0]
     assert len(talk.answers("execute")) == 1
     talk.say(calls(DEPLOY), "Done.", given="go on")
     assert talk.answers("deploy")[-1] == "deployed"
@@ -1023,7 +1025,9 @@ def test_private_state_of_another_shape_is_set_aside(tmp_path: Path) -> None:
     talk = Talk(tmp_path, extension=SkillChecks(retries=1))
     talk.say(calls(load("release")), "Done.", "Done.")
     kept = talk.state["skills_extensions"]["SkillChecks"]
-    for odd in (7, "x", [1], {"load": 3, "turn": "x", "checks": 4, "base": 2, "receipts": 1}):
+    load_id = next(value["load"] for key, value in kept.items() if key.startswith("load "))
+    spoiled = {"load": load_id, "status": "passed", "evidence": {"call": [1]}, "told": 1, "sent": "x"}
+    for odd in (7, "x", [1], {"load": 3, "turn": "x", "checks": 4, "base": 2, "receipts": 1}, spoiled):
         talk.agent.update_state(talk.config, {"skills_extensions": {"SkillChecks": dict.fromkeys(kept, odd)}})
         talk.say(calls(DEPLOY), "Done.", "Done.", given="more")
     assert "was not run" in talk.answers("deploy")[-1]

@@ -189,10 +189,7 @@ class Judge:
 
     def root(self, run: SkillRun) -> str | None:
         """Return the real directory at which relative paths start, where paths are those of a disk."""
-        return run.root if self._backend is None else real_root(self._workspace(run))
-
-    def _workspace(self, run: SkillRun) -> Any:  # noqa: ANN401 - the same
-        return self._backend if hasattr(self._backend, "download_files") else self._backend(run.runtime)
+        return run.root if self._backend is None else real_root(self._backend)
 
     async def look_at_file(
         self, check: Check, base: Mapping[str, Any], proof: Mapping[str, Any] | None, run: SkillRun
@@ -210,7 +207,8 @@ class Judge:
 
     async def digests(self, paths: Sequence[str], run: SkillRun) -> dict[str, str]:
         """Return the digest of each file in the backend; empty for one that does not exist."""
-        backend, root = self._workspace(run), self.root(run)
+        backend = self._backend if hasattr(self._backend, "download_files") else self._backend(run.runtime)
+        root = real_root(backend)
         places = [f"{root}/{path}" if root and path[0] != "/" else path_of_call(path) for path in paths]
         work = backend.adownload_files(places) if run.is_async else _in_thread(lambda: backend.download_files(places))
         replies = await self._within_timeout(work)

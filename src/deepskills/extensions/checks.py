@@ -417,7 +417,8 @@ class SkillChecks(SkillExtension):
             if receipt.get("status") == "passed"
             and isinstance(evidence := receipt.get("evidence"), Mapping)
             # Others may have turned its answer into an error since.
-            and evidence.get("call") not in failed
+            and isinstance(call := evidence.get("call", ""), str)
+            and call not in failed
         }
         return replace(watch, receipts=found, proofs=proofs)
 
@@ -473,9 +474,8 @@ class SkillChecks(SkillExtension):
         """Tell of what calls have proven since the last look."""
         for watch in watches:
             kept = [one for one in watch.checks if self._judge.is_quick(one) and one.label in watch.receipts]
-            self._record(
-                (_Verdict(watch, check, watch.proofs.get(check.label)) for check in kept if watch.is_listed), run
-            )
+            if watch.is_listed:
+                self._record([_Verdict(watch, check, watch.proofs.get(check.label)) for check in kept], run)
 
     # The seam.
 
@@ -488,7 +488,7 @@ class SkillChecks(SkillExtension):
             self._checks_of(entry, run)
         turn = self._turn(run, begins=True)
         for watch in call.watches if call is not None else ():
-            if watch.load and call is not None:
+            if watch.load:
                 run.remember(f"{_ABOVE}{watch.path}", {"load": watch.load, "proven": dict(watch.proofs)})
         # Only the agent that runs the skill itself, and none that it starts.
         if fork is not None and call is not None and call.tool == "load_skill":
@@ -546,12 +546,12 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        slow = [(watch, check) for watch, check in holding if not self._judge.is_quick(check)]
-        quick = [_Verdict(*pair, pair[0].proofs.get(pair[1].label)) for pair in holding if pair not in slow]
-        if refusal := _refuse(tool, quick):
+        quick = [(watch, check) for watch, check in holding if self._judge.is_quick(check)]
+        if refusal := _refuse(tool, [_Verdict(watch, check, watch.proofs.get(check.label)) for watch, check in quick]):
             return refusal
         _note_hooks(run)
         _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
+        slow = [(watch, check) for watch, check in holding if not self._judge.is_quick(check)]
         return self._judge_held(tool, slow, run) if slow else None
 
     async def _judge_held(self, tool: str, pairs: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
@@ -581,8 +581,9 @@ class SkillChecks(SkillExtension):
         if given["name"] != "unload_skill" or answer is None or answer.status == "error":
             return result
         own_watches = [watch for watch in watches if watch.is_listed and watch.name == name]
-        missing = [check for watch in own_watches for check in watch.missing]
-        return _tell_unloaded(result, answer, missing) if missing else result
+        # What a skill's own checks held is free now.
+        lines = [check.instruction(names_held=name in self._operators) for one in own_watches for check in one.missing]
+        return _tell_unloaded(result, answer, lines) if lines else result
 
     def _prove(self, watch: _Watch, found: Mapping[str, Mapping[str, Any]], run: SkillRun) -> None:
         for check in watch.checks:
@@ -679,11 +680,11 @@ def _note_hooks(run: SkillRun) -> None:
 
 
 def _tell_unloaded(
-    result: ToolMessage | Command[Any], answer: ToolMessage, missing: Iterable[Check]
+    result: ToolMessage | Command[Any], answer: ToolMessage, lines: Iterable[str]
 ) -> ToolMessage | Command[Any]:
     """Return the answer to an unload, with the checks that were open."""
-    lines = as_list(messages.CHECKS_UNLOADED, [check.instruction() for check in missing])
-    said = answer.model_copy(update={"content": f"{answer.text}\n{lines}"})
+    text = f"{answer.text}\n{as_list(messages.CHECKS_UNLOADED, lines)}"
+    said = answer.model_copy(update={"content": text})
     if isinstance(result, ToolMessage):
         return said
     update = dict(_mapping(result.update))
