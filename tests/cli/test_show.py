@@ -73,7 +73,7 @@ def test_a_load_is_shown_with_the_list_of_its_checks(workplace: Path) -> None:
     extensions = [SkillScripts(), SkillChecks(handlers={"is_green": lambda *_: True})]
     skills = SkillsMiddleware(backend=backend, sources=[f"{workplace}/s"], extensions=extensions)
     model = ScriptedChatModel(replies=[call_tools(load("release")), "Done."])
-    agent = create_deep_agent(model, backend=backend, middleware=[skills])
+    agent: Any = create_deep_agent(model, backend=backend, middleware=[skills])
     [answer, *_] = tool_messages(agent.invoke({"messages": "go"}))
     shown = invoke("show", "release", "-s", "s").stdout
     assert shown == f"{answer.text}\n"

@@ -871,11 +871,12 @@ def test_a_fork_that_another_process_resumes_says_what_its_author_says(
     def process(parent: Sequence[Reply], child: Sequence[Reply]) -> Talk:
         inner = ScriptedChatModel(replies=list(child))
         write_files(tmp_path, {"other/none/SKILL.md": skill_md("none")})
-        own = SkillsMiddleware(backend=disk(tmp_path), sources=["/other"], extensions=[SkillChecks(retries=1)])
+        own: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/other"], extensions=[SkillChecks(retries=1)])
         human = HumanInTheLoopMiddleware(interrupt_on={"run_tests": True})
         worker: Any = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
         worker |= {"model": inner, "tools": [run_tests], "middleware": [human, own]}
         graph = create_agent(inner, tools=[run_tests], middleware=[human, own])
+        more: Any = {"subagents": [worker]} if is_task else {}
         talk = Talk(
             tmp_path,
             [{"called": "run_tests", "say": "Make the tests pass."}],
@@ -884,7 +885,7 @@ def test_a_fork_that_another_process_resumes_says_what_its_author_says(
             fields={"context": "fork", "agent": "worker"},
             make=create_deep_agent if is_task else create_agent,
             checkpointer=saver,
-            **({"subagents": [worker]} if is_task else {}),
+            **more,
         )
         talk.model.replies = list(parent)
         return talk

@@ -284,7 +284,7 @@ def test_a_checked_skill_is_followed_in_the_end(server: Server) -> None:
     """Forgotten, sent back, tested, approved by a human, deployed; and a second turn starts over, in every shape."""
     forgets = "load release; All tests pass.; call run_tests; call deploy; Released."
     again = "unload release; load release; call deploy; Released again.; call run_tests; Tested at last."
-    approval = {"resume": {"decisions": [{"type": "approve"}]}}
+    approval: Any = {"resume": {"decisions": [{"type": "approve"}]}}
 
     async def talk(client: LangGraphClient, graph: str, shape: str) -> list[Any]:
         thread, given = await new_thread(client), SHAPES[shape]

@@ -195,8 +195,8 @@ async def _load_again(parent: Thread, view: VisibleCatalog, run: Run) -> dict[st
     settled = await load(wishes, run)
     update = merged(*(done.update for done in settled.values()))
     # Of no turn: it earns nothing here that a load of this agent's own earns.
-    records = {name: {**record, "turn": ""} for name, record in update.get("skills_load_records", {}).items()}
-    return merged(update, {"skills_load_records": records})
+    made: dict[str, Any] = update.get("skills_load_records", {})
+    return merged(update, {"skills_load_records": {name: {**record, "turn": ""} for name, record in made.items()}})
 
 
 def _bare(text: str) -> str:
