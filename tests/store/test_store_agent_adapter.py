@@ -264,7 +264,8 @@ def test_a_bad_row_costs_no_other(mode: Mode, any_sessions: Sessions, caplog: py
     async def spoil() -> None:
         async with any_sessions() as session:
             for skill, values in zip(bad, SPOILED.values(), strict=True):
-                await session.execute(update(Skill).where(Skill.id == skill.id).values(**values))
+                table: Any = Skill.__table__
+                await session.execute(update(table).where(table.c.id == skill.id).values(**values))
             await session.commit()
 
     asyncio.run(spoil())

@@ -132,13 +132,13 @@ async def test_writers_hold_the_lock_for_few_statements(sessions: Sessions) -> N
                 return len(seen) - last - 1
 
             made = await service.create_skill(draft_with_files("report", files), "alice")
-            assert in_lock() == 3, seen
+            assert in_lock() == 4, seen
             await service.save_skill(made.id, SkillUpdate(content="new"), dict.fromkeys(files, "new"), "alice")
-            assert in_lock() == 6, seen
+            assert in_lock() == 9, seen
             await service.save_file(made.id, SkillFileCreate(path="x.md", content="x"), "alice")
-            assert in_lock() == 4, seen
+            assert in_lock() == 6, seen
             await service.delete_skill(made.id, "alice")
-            assert in_lock() == 4, seen
+            assert in_lock() == 5, seen
             for number in range(15):
                 other = await service.create_skill(draft(f"skill-{number}"), "alice")
                 await service.delete_skill(other.id, "alice")

@@ -13,24 +13,22 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm.attributes import set_committed_value
 
 from deepskills._catalog.search import beginning_of
 from deepskills._skillmd.names import stored_key
 from deepskills.store.db.models import (
+    NEVER_SEEN,
     FileContent,
     FormerText,
-    KeptFile,
     Skill,
     SkillChange,
     SkillFile,
     document_of,
-    join_tags,
     now,
-    with_tags_and_groups,
 )
 from deepskills.store.db.repositories import (
     READ,
@@ -38,7 +36,6 @@ from deepskills.store.db.repositories import (
     HistoryRepository,
     SkillFileRepository,
     SkillRepository,
-    set_listed_files,
 )
 from deepskills.store.db.search import index_words
 from deepskills.store.document import Document
@@ -54,9 +51,6 @@ from deepskills.store.rules import (
     owns,
     taken,
 )
-
-NEVER_SEEN = 1 << 62
-"""The age of a name that nobody else could see yet: higher than every revision, so that it never comes first."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +110,21 @@ class Changes:
         size = text.size + sum(file.size for file in files)
         await self.check_quota(writer.user, size)
         skill = Skill(id=uuid4(), owner_id=writer.user, is_public=values.is_public, size=size, **vars(text.document))
+        skill.shared_with = values.shared_with or {}
+        skill.is_hidden = skill.is_approved = False
         skill.updated_at = now()
         skill.words, skill.beginning = text.words, text.beginning
-        revision = await self.advance(skill, writer, "created", shared_with=values.shared_with or {})
+        revision = await self.advance(skill, writer, "created")
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
-        skill.name_since = NEVER_SEEN
         skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in files]
-        with_tags_and_groups(skill, text.document.tags, values.shared_with or {}, NEVER_SEEN)
-        self.reveal(skill)
+        self._date_name(skill, again=True)
         await self._skills.add(skill)
-        await self._skills.set_requires(skill.id, text.requires, is_new=True)
+        await self._skills.index(skill)
+        await self._skills.set_tags(skill)
+        await self._skills.set_shares(skill, again=True)
+        await self._skills.set_requires(skill, text.requires)
         return skill
 
     async def apply(self, skill: Skill, writer: Viewer, action: str, values: Values) -> None:
@@ -137,7 +134,7 @@ class Changes:
         """
         before = document_of(skill)
         document = before if values.text is None else values.text.document
-        kept = {file.path: keep_file(file) for file in skill.files}
+        kept = {file.path: file for file in skill.files}
         stale, fresh = _differences(kept, values)
         is_public = skill.is_public if values.is_public is None else values.is_public
         shared_with = skill.shared_with if values.shared_with is None else values.shared_with
@@ -155,7 +152,8 @@ class Changes:
             check_groups(shared_with.keys() - skill.shared_with.keys(), writer, self._policy.limits)
         # Before the lookup: the answer must not reveal which names the owner has.
         check_rename(skill, writer, document.name)
-        if stored_key(document.name) != skill.name_key:
+        is_renamed = stored_key(document.name) != skill.name_key
+        if is_renamed:
             await self.check_name_free(document.name, skill.owner_id, other_than=skill.id)
         files_before = sum(file.size for file in kept.values())
         files_after = files_before - sum(file.size for file in stale) + sum(file.size for file in fresh)
@@ -166,88 +164,93 @@ class Changes:
         if size > skill.size:
             await self.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
         skill.is_public = is_public
+        skill.shared_with = dict(shared_with)
         # An operator approved the old content; new text or files need a new approval.
         skill.is_approved = skill.is_approved and not has_new_contents
-        revision = await self.advance(skill, writer, action, name=document.name, shared_with=shared_with)
-        if has_new_text:
-            await self._keep_text(skill, before, revision)
-        self._take(skill, document, shared_with=shared_with)
-        if values.text is not None:
-            skill.words, skill.beginning = values.text.words, values.text.beginning
         skill.size = size
-        self.reveal(skill)
-        await self._replace_files(skill, stale, fresh, kept, revision)
-        # The full-text table is written by hand, so the row must exist first.
-        await self._session.flush()
-        if has_new_text:
-            await self._skills.index(skill)
-        # Rows are there only if the text before had some; most skills require nothing, and cost no statement.
-        may_require = before.may_require or document.may_require
-        if has_new_text and may_require and values.text is not None:
-            await self._skills.set_requires(skill.id, values.text.requires)
+        skill.revision = revision = await self._history.next_revision()
+        if has_new_text and values.text is not None:
+            await self._replace_text(skill, before, values.text)
+        self._log(skill, writer, action)
+        if has_new_readers or is_renamed:
+            await self.reveal(skill, again=is_renamed)
+        await self._files.retire(stale, revision)
+        # A link to a file stays valid when its content is replaced.
+        ids = {path: file.id for path, file in kept.items()}
+        rows = [{"id": ids.get(file.path) or uuid4(), "since": revision, **vars(file)} for file in fresh]
+        await self._files.add([{"skill_id": skill.id, **row} for row in rows])
+        written = (SkillFile(**{name: value for name, value in row.items() if name != "data"}) for row in rows)
+        files = [*(file for file in kept.values() if file not in stale), *written]
+        # Not a change: what is assigned to an attribute would be written again.
+        set_committed_value(skill, "file_rows", sorted(files, key=lambda file: file.path))
         await self._trim_history(skill.owner_id)
+
+    async def _replace_text(self, skill: Skill, before: Document, text: Text) -> None:
+        """Give a skill a new text, and keep the one before."""
+        size = len(before.render())
+        self._history.add(
+            FormerText(skill_id=skill.id, since=skill.text_since, until=skill.revision, size=size, **vars(before))
+        )
+        skill.text_since = skill.revision
+        for name, value in vars(text.document).items():
+            setattr(skill, name, value)
+        skill.words, skill.beginning = text.words, text.beginning
+        await self._skills.index(skill)
+        if text.document.tags != before.tags:
+            await self._skills.set_tags(skill)
+        # Rows are there only if the text before had some; most skills require nothing, and cost no statement.
+        if before.may_require or text.document.may_require:
+            await self._skills.set_requires(skill, text.requires)
 
     async def _trim_history(self, owner_id: str | None) -> None:
         """Remove the oldest former versions of an owner's skills that are too many."""
         most = self._policy.limits.history_bytes
         if most is not None and owner_id is not None:
+            await self._session.flush()
             beyond = await self._history.oldest_beyond(owner_id, most)
             if beyond:
                 await self._history.forget(beyond)
 
+    async def advance(self, skill: Skill, writer: Viewer, action: str) -> int:
+        """Raise a skill's revision and log why."""
+        skill.revision = await self._history.next_revision()
+        self._log(skill, writer, action)
+        return skill.revision
+
+    def _log(self, skill: Skill, writer: Viewer, action: str) -> None:
+        """Date a skill with its new revision, and log why; its time never runs backwards, whatever the clock does."""
+        # A clock may be set back, and two changes may come within its resolution.
+        skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
+        skill.stamp = secrets.randbits(STAMP_BITS)
+        self._history.add(self._entry(skill, writer, action, skill.revision, skill.updated_at))
+
     async def log_read(self, skill: Skill, reader: Viewer) -> None:
         """Log that an operator read somebody's private skill; the skill itself stays as it is."""
-        await self._history.log(self._entry(skill, reader, READ, now(), shared_with={}))
-
-    async def advance(
-        self,
-        skill: Skill,
-        writer: Viewer,
-        action: str,
-        *,
-        name: str | None = None,
-        shared_with: Mapping[str, Right] | None = None,
-    ) -> int:
-        """Raise a skill's revision and log why; its time never runs backwards, whatever the clock does."""
-        # A clock may be set back, and two changes may come within its resolution.
-        at = max(now(), skill.updated_at + timedelta(microseconds=1))
-        revision = await self._history.log(self._entry(skill, writer, action, at, name, shared_with))
-        skill.revision = revision
-        skill.stamp = secrets.randbits(STAMP_BITS)
-        skill.updated_at = at
-        return revision
+        self._history.add(self._entry(skill, reader, READ, await self._history.next_revision(), now()))
 
     async def log_purge(self, skills: Sequence[Skill], writer: Viewer) -> None:
         """Log that skills go for good, each under a revision of its own; the rows themselves are about to go."""
         last = await self._history.next_revision(len(skills))
         for revision, skill in enumerate(skills, last - len(skills) + 1):
             at = max(now(), skill.updated_at + timedelta(microseconds=1))
-            entry = self._entry(skill, writer, "purged", at, shared_with={})
-            await self._history.add(SkillChange(revision=revision, **entry))
+            self._history.add(self._entry(skill, writer, "purged", revision, at))
         await self._session.flush()
 
-    def _entry(
-        self,
-        skill: Skill,
-        writer: Viewer,
-        action: str,
-        at: datetime,
-        name: str | None = None,
-        shared_with: Mapping[str, Right] | None = None,
-    ) -> dict[str, Any]:
+    def _entry(self, skill: Skill, writer: Viewer, action: str, revision: int, at: datetime) -> SkillChange:
         """Return what the log says of a change."""
-        groups = skill.shared_with if shared_with is None else shared_with
         is_passed = skill.is_public and (skill.is_approved or not self._policy.approval)
-        audience = "*" if skill.owner_id is None or is_passed else json.dumps(sorted(groups)) if groups else ""
-        return {
-            "skill_id": skill.id,
-            "owner_id": skill.owner_id,
-            "name": name or skill.name,
-            "action": action,
-            "user_id": writer.user,
-            "at": at,
-            "audience": "" if skill.is_hidden else audience,
-        }
+        groups = json.dumps(sorted(skill.shared_with)) if skill.shared_with else ""
+        audience = "*" if skill.owner_id is None or is_passed else groups
+        return SkillChange(
+            revision=revision,
+            skill_id=skill.id,
+            owner_id=skill.owner_id,
+            name=skill.name,
+            action=action,
+            user_id=writer.user,
+            at=at,
+            audience="" if skill.is_hidden else audience,
+        )
 
     async def check_name_free(self, name: str, owner_id: str | None, *, other_than: UUID | None = None) -> None:
         """Check that an owner has no other skill with that name.
@@ -273,23 +276,12 @@ class Changes:
         skills, total = await self._skills.kept_by(owner_id, other_than=other_than)
         limits.check_owner(skills=skills + 1, size=total + size, tells=tells)
 
-    async def _keep_text(self, skill: Skill, before: Document, revision: int) -> None:
-        former = FormerText(
-            skill_id=skill.id,
-            since=skill.text_since,
-            until=revision,
-            name=before.name,
-            description=before.description,
-            content=before.content,
-            frontmatter=before.frontmatter,
-            encoding=before.encoding,
-            tags=join_tags(before.tags),
-            size=len(before.render()),
-        )
-        await self._history.add(former)
-        skill.text_since = revision
+    async def reveal(self, skill: Skill, *, again: bool = False) -> None:
+        """Date a skill's name from this revision where others see it under this name for the first time, or `again`."""
+        self._date_name(skill, again=again)
+        await self._skills.set_shares(skill, again=again)
 
-    def reveal(self, skill: Skill) -> None:
+    def _date_name(self, skill: Skill, *, again: bool) -> None:
         """Date a skill's name from this revision if others can see it under this name for the first time.
 
         Among public skills with the same name the oldest wins, so that nobody can take over a name. Age therefore
@@ -297,54 +289,14 @@ class Changes:
         waiting for approval or hidden by an operator. Once seen, it keeps its age while it is hidden, private or
         waiting for a new approval. Only a new name starts over (`NEVER_SEEN`).
         """
-        is_shown = not skill.is_hidden
-        is_passed = skill.is_approved or not self._policy.approval
-        if skill.name_since == NEVER_SEEN and is_shown and (skill.owner_id is None or (skill.is_public and is_passed)):
+        if again:
+            skill.name_since = NEVER_SEEN
+        is_passed = skill.owner_id is None or (skill.is_public and (skill.is_approved or not self._policy.approval))
+        if skill.name_since == NEVER_SEEN and is_passed and not skill.is_hidden:
             skill.name_since = skill.revision
-        for share in skill.share_rows if is_shown else ():
-            if share.since == NEVER_SEEN:
-                share.since = skill.revision
-
-    @staticmethod
-    def forget_age(skill: Skill) -> None:
-        """Let a skill's name count as taken only from when others see it again."""
-        skill.name_since = NEVER_SEEN
-        for share in skill.share_rows:
-            share.since = NEVER_SEEN
-
-    def _take(self, skill: Skill, document: Document, *, shared_with: dict[str, Right]) -> None:
-        """Set a skill's values."""
-        is_renamed = stored_key(document.name) != skill.name_key
-        skill.name = document.name
-        skill.description = document.description
-        skill.content = document.content
-        skill.frontmatter = document.frontmatter
-        skill.encoding = document.encoding
-        with_tags_and_groups(skill, document.tags, shared_with, NEVER_SEEN)
-        if is_renamed:
-            self.forget_age(skill)
-
-    async def _replace_files(
-        self, skill: Skill, stale: list[KeptFile], fresh: list[FileContent], kept: dict[str, KeptFile], revision: int
-    ) -> None:
-        """Write new files; one that replaces another keeps its id."""
-        await self._files.retire(stale, revision, replaced={file.path for file in fresh})
-        rows = [SkillFile(**vars(file), skill_id=skill.id, since=revision) for file in fresh]
-        for row in rows:
-            # A link to a file stays valid when its content is replaced.
-            row.id = kept[row.path].id if row.path in kept else uuid4()
-        await self._files.replace([row for row in rows if row.path in kept])
-        await self._files.add([row for row in rows if row.path not in kept])
-        left = {path: file for path, file in kept.items() if file not in stale}
-        set_listed_files(skill, {**left, **{row.path: keep_file(row) for row in rows}}.values())
 
 
-def keep_file(row: SkillFile) -> KeptFile:
-    """Return what is known of a file beside its content."""
-    return KeptFile(row.id, row.since, row.path, row.size, row.is_text, row.digest)
-
-
-def _differences(kept: Mapping[str, KeptFile], values: Values) -> tuple[list[KeptFile], list[FileContent]]:
+def _differences(kept: Mapping[str, SkillFile], values: Values) -> tuple[list[SkillFile], list[FileContent]]:
     """Return which of the kept files are removed or replaced, and which are written."""
     if values.files is not None:
         given = {file.path: file for file in values.files}
@@ -356,6 +308,6 @@ def _differences(kept: Mapping[str, KeptFile], values: Values) -> tuple[list[Kep
     return stale, [file for path, file in given.items() if not _is_same(kept.get(path), file)]
 
 
-def _is_same(file: KeptFile | None, other: FileContent | None) -> bool:
+def _is_same(file: SkillFile | None, other: FileContent | None) -> bool:
     """Whether two files hold the same bytes."""
     return file is not None and other is not None and (file.size, file.digest) == (other.size, other.digest)

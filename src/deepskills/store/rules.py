@@ -81,14 +81,6 @@ Right: TypeAlias = Literal["read", "write"]
 """What the members of a group may do with a skill that is shared with it."""
 
 
-@dataclass(frozen=True)
-class Labels:
-    """The tags and groups of a skill as a listing reads them, because objects for thousands of rows take seconds."""
-
-    tags: list[str]
-    shared_with: dict[str, Right]
-
-
 _DOTS_IN_A_NAME = re.compile(r"\.\.+(?=[^/.])")
 
 
@@ -323,7 +315,7 @@ def checked_groups(shared_with: Mapping[str, Right]) -> dict[str, Right]:
     for right in shared_with.values():
         if right not in ("read", "write"):
             raise SkillFormatError(f"A group may `read` or `write`, not {quoted(storable(str(right)))}.")
-    return {_key("group id", group): right for group, right in shared_with.items()}
+    return dict(sorted((_key("group id", group), right) for group, right in shared_with.items()))
 
 
 def group_keys(groups: object) -> frozenset[str]:

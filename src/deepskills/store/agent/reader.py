@@ -13,11 +13,11 @@ from deepskills._errors import SkillNotFoundError
 from deepskills._skillmd.names import stored_key
 from deepskills._types import MAX_DIRECTORIES
 from deepskills.store.db.listings import Filter, SkillSummary
-from deepskills.store.db.models import Skill, document_of
+from deepskills.store.db.models import Skill, SkillFile, document_of
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import Document
 from deepskills.store.rules import TRUSTED, Viewer
-from deepskills.store.service import SkillService, document_at
+from deepskills.store.service import SkillService
 
 logger = logging.getLogger("deepskills")
 
@@ -82,9 +82,7 @@ class AgentReader(SkillService):
         """Return the paths of a skill's files, each with its size; none if it can no longer be seen."""
         if not await self._is_there(head, viewer, chosen):
             return {}
-        if head.is_pinned:
-            return {file.path: file.size for file in await self._history.listed_at(head.id, head.revision)}
-        return {path: file.size for path, file in sorted((await self._files.listed(head.id)).items())}
+        return {file.path: file.size for file in await self._files_of(head)}
 
     @reads
     async def text_sizes(self, heads: Collection[SkillSummary]) -> dict[UUID, int]:
@@ -96,11 +94,11 @@ class AgentReader(SkillService):
         """Return one file of a skill, if it can still be seen."""
         if not await self._is_there(head, viewer, chosen):
             return None
-        if head.is_pinned:
-            files = await self._history.listed_at(head.id, head.revision)
-            found = next((file for file in files if file.path == path), None)
-            return None if found is None else await self._history.piece(found.id, found.since, 0, found.size)
-        return await self._files.read(head.id, path)
+        files = [file for file in await self._files_of(head) if file.path == path]
+        return next(iter((await self._history.contents(files)).values()), None)
+
+    async def _files_of(self, head: SkillSummary) -> list[SkillFile]:
+        return await self._history.listed_at(head.id, *[head.revision] * head.is_pinned)
 
     async def _is_there(self, head: SkillSummary, viewer: Viewer, chosen: Filter) -> bool:
         """Whether a skill can still be seen and, if it is pinned, that version of it is kept."""
@@ -113,15 +111,6 @@ class AgentReader(SkillService):
             raise SkillNotFoundError(f"revision {head.revision}, to which it is pinned, has expired")
         return text
 
-    async def _text_at(self, skill: Skill, revision: int) -> Document | None:
-        """Return the text that a skill had at a revision; `None` if that version has expired."""
-        if revision < skill.kept_since:
-            return None
-        if revision >= skill.text_since:
-            return document_of(skill)
-        former = await self._history.text_at(skill.id, revision)
-        return None if former is None else document_at(former)
-
     async def _pinned(
         self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]
     ) -> tuple[list[SkillSummary], list[tuple[str, int]]]:
@@ -129,7 +118,7 @@ class AgentReader(SkillService):
         found: list[SkillSummary] = []
         absent: list[tuple[str, int]] = []
         for name, revision in pins.items():
-            change = await self._history.change_of(revision)
+            change = await self._history.change(revision)
             reader = _reader_of(viewer, is_pinned=True)
             skills = [] if change is None else await self._listings.documents([change.skill_id], reader, chosen)
             is_shown = bool(skills) and await self._is_approved(skills[0], revision, viewer, chosen)

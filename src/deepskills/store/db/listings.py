@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     ColumnElement,
     Integer,
@@ -44,18 +43,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, selectinload, undefer
+from sqlalchemy.orm import InstrumentedAttribute, undefer
+from sqlalchemy.orm.attributes import set_committed_value
 
 from deepskills._catalog.search import Document
 from deepskills._errors import SkillFormatError
-from deepskills.store.db.models import (
-    Counter,
-    Skill,
-    SkillShare,
-    SkillTag,
-)
+from deepskills.store.db.models import Counter, Skill, SkillShare, SkillTag
 from deepskills.store.db.search import CANDIDATES, Matches, best_matches, counts_of, telling_words, with_texts
-from deepskills.store.rules import EVERYTHING, Labels, Reason, Viewer, sees_groups
+from deepskills.store.rules import EVERYTHING, Reason, Viewer, sees_groups
 
 
 def seen_for(reason: Reason, viewer: Viewer) -> ColumnElement[bool]:
@@ -109,16 +104,6 @@ def visible(viewer: Viewer, reasons: Collection[Reason] = EVERYTHING) -> ColumnE
 def readable(viewer: Viewer) -> ColumnElement[bool]:
     """Return the condition that `viewer` may read a skill, as an operator may read any."""
     return Skill.deleted_at.is_(None) if viewer.is_operator else visible(viewer)
-
-
-def since(reason: Reason, viewer: Viewer) -> ColumnElement[int]:
-    """Return the revision from which a skill has had its name, for viewers who see it for `reason`."""
-    if reason is Reason.GROUP:
-        query = select(func.min(SkillShare.since)).where(
-            SkillShare.skill_id == Skill.id, SkillShare.group_id.in_(sorted(viewer.groups))
-        )
-        return query.scalar_subquery()
-    return type_coerce(Skill.name_since, BigInteger)
 
 
 def one_of_ids(column: InstrumentedAttribute[UUID], ids: Collection[UUID], dialect: str) -> ColumnElement[bool]:
@@ -245,7 +230,7 @@ class SkillSummary:
     """As written; `None` if it is to be generated from the description and tags."""
 
     description: str | None
-    tags: tuple[str, ...] = ()
+    tags: Sequence[str] = ()
     is_pinned: bool = False
     """Whether it is a pinned version, which stays the same when the skill changes."""
 
@@ -267,14 +252,35 @@ class ListingRepository:
         if found is None:
             return [], None
         order = (found.c.name_key, found.c.rank, found.c.since, found.c.id)
-        query = light().join(found, found.c.id == Skill.id).add_columns(*order).order_by(*order)
+        query = select(Skill).join(found, found.c.id == Skill.id).add_columns(*order).order_by(*order)
         if limit is not None:
             # One more than the page has tells whether another page follows.
             query = query.limit(limit + 1)
         rows = (await self._session.execute(query)).all()
         shown = rows if limit is None else rows[:limit]
         last = Position(*shown[-1][1:]) if shown and len(rows) > len(shown) else None
-        return await self._labelled([row[0] for row in shown], viewer), last
+        return [hide_groups(row[0], viewer) for row in shown], last
+
+    async def by_name(
+        self,
+        name_key: str,
+        viewer: Viewer,
+        reasons: Collection[Reason] = EVERYTHING,
+        *,
+        trusted_owner: str | None = None,
+    ) -> UUID | None:
+        """Return the id of the skill with that name that `viewer` sees first, for one of `reasons`.
+
+        Whatever the reasons, a public skill of `trusted_owner` counts.
+        """
+        chosen = Filter(name_key=name_key)
+        branches = [self._branch(reason, viewer, chosen, 0, None) for reason in reasons]
+        if trusted_owner is not None and Reason.PUBLIC not in reasons:
+            trusted = self._branch(Reason.PUBLIC, viewer, chosen, 0, None)
+            branches.append(trusted.where(Skill.owner_id == trusted_owner))
+        found = union_all(*(select(branch.subquery()) for branch in branches)).subquery()
+        query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
+        return (await self._session.scalars(query)).first()
 
     def _branch(
         self, reason: Reason | None, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None
@@ -335,9 +341,7 @@ class ListingRepository:
         if chosen.tag_keys:
             tagged = select(SkillTag.skill_id).where(SkillTag.tag_key.in_(chosen.tag_keys))
             if chosen.tag_match == "all":
-                # Distinct: a tag that somebody wrote twice must not count as two.
-                matches = func.count(SkillTag.tag_key.distinct())
-                tagged = tagged.group_by(SkillTag.skill_id).having(matches == len(chosen.tag_keys))
+                tagged = tagged.group_by(SkillTag.skill_id).having(func.count() == len(chosen.tag_keys))
             found.append(Skill.id.in_(tagged))
         return found
 
@@ -378,14 +382,14 @@ class ListingRepository:
 
     async def _documents(self, matches: Select[Any]) -> list[tuple[UUID, Document]]:
         """Return what the ranker reads of skills."""
-        rows = await self._session.execute(with_texts(matches, self._dialect))
-        return [(row[0], Document(row[1], row[2], row[3] or "", row[4].encode("utf-8", "replace"))) for row in rows]
+        rows = await self._session.execute(with_texts(matches))
+        return [(row[0], Document(row[1], row[2], " ".join(row[3]), row[4].encode("utf-8", "replace"))) for row in rows]
 
     async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills without their texts, in the order of the given ids."""
-        query = light().where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
+        query = select(Skill).where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
         found = {skill.id: skill for skill in await self._session.scalars(query)}
-        return await self._labelled([found[given] for given in ids if given in found], viewer)
+        return [hide_groups(found[given], viewer) for given in ids if given in found]
 
     async def lengths(self, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
         """Return how many characters and bytes the instructions of skills have."""
@@ -393,38 +397,6 @@ class ListingRepository:
         size = func.octet_length(Skill.body) if is_postgres else func.length(cast(Skill.body, LargeBinary))
         query = select(Skill.id, func.length(Skill.body), size).where(one_of_ids(Skill.id, ids, self._dialect))
         return {row[0]: (int(row[1]), int(row[2])) for row in await self._session.execute(query)}
-
-    async def _labelled(self, skills: list[Skill], viewer: Viewer) -> list[Skill]:
-        """Return skills with their tags and, for those who may know them, their groups; one value per skill."""
-        ids = [skill.id for skill in skills]
-        tags = await self._lists_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, ids)
-        groups = await self._lists_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, ids)
-        for skill in skills:
-            shares = sorted(groups.get(skill.id, []))
-            skill.labels = Labels(
-                [tag for _position, tag in sorted(tags.get(skill.id, []))],
-                {group: "write" if can_write else "read" for group, can_write in shares},
-            )
-            if not sees_groups(skill, viewer):
-                skill.labels = Labels(skill.labels.tags, {})
-        return skills
-
-    async def _lists_of(
-        self,
-        skill_id: InstrumentedAttribute[UUID],
-        first: InstrumentedAttribute[Any],
-        second: InstrumentedAttribute[Any],
-        ids: Sequence[UUID],
-    ) -> dict[UUID, list[Any]]:
-        """Return the rows that belong to skills, as a list of pairs per skill."""
-        if not ids:
-            return {}
-        is_postgres = self._dialect == "postgresql"
-        pair = (func.json_build_array if is_postgres else func.json_array)(first, second)
-        # One value per skill, not one row per tag: creating rows for thousands of skills takes seconds.
-        pairs = (func.json_agg if is_postgres else func.json_group_array)(pair, type_=JSON)
-        query = select(skill_id, pairs).where(one_of_ids(skill_id, ids, self._dialect)).group_by(skill_id)
-        return {row[0]: row[1] for row in await self._session.execute(query)}
 
     async def state(self, viewer: Viewer, chosen: Filter, known: int | None) -> tuple[int, str | None]:
         """Return the stamp of the store's last change and, if it is not the known one, a mark of the visible skills.
@@ -445,34 +417,18 @@ class ListingRepository:
             # In the database, so that frontmatter that is too long is not sent at all.
             written = case((func.length(Skill.head) <= MAX_HEAD_LENGTH, Skill.head))
             described = case((written.is_(None), Skill.description))
-            columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding, written, described)
-            query, first = self._seen(reason, viewer, chosen, *columns)
+            columns = (Skill.id, Skill.name, Skill.revision, Skill.stamp, Skill.encoding)
+            query, first = self._seen(reason, viewer, chosen, *columns, written, described, Skill.tags)
             query = query.order_by(Skill.name_key, first, Skill.id).limit(limit - len(found))
             found += [SkillSummary(*row) for row in await self._session.execute(query)]
             if len(found) >= limit:
                 break
-        return await self._with_tags(found)
-
-    async def _with_tags(self, heads: list[SkillSummary]) -> list[SkillSummary]:
-        """Add the tags to skills whose frontmatter is generated."""
-        ids = [head.id for head in heads if head.frontmatter is None]
-        if not ids:
-            return heads
-        query = select(SkillTag.skill_id, SkillTag.tag).where(one_of_ids(SkillTag.skill_id, ids, self._dialect))
-        tags: dict[UUID, list[str]] = {}
-        for row in await self._session.execute(query.order_by(SkillTag.skill_id, SkillTag.position)):
-            tags.setdefault(row.skill_id, []).append(row.tag)
-        return [
-            head if head.id not in tags else SkillSummary(**{**vars(head), "tags": tuple(tags[head.id])})
-            for head in heads
-        ]
+        return found
 
     async def documents(self, ids: Collection[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills with their text and without their files."""
-        condition = and_(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
-        labels = selectinload(Skill.tag_rows), selectinload(Skill.share_rows)
-        query = light().options(undefer(Skill.body), undefer(Skill.head), *labels)
-        return list(await self._session.scalars(query.where(condition)))
+        query = select(Skill).where(one_of_ids(Skill.id, ids, self._dialect), self._visible(viewer, chosen))
+        return list(await self._session.scalars(query.options(undefer(Skill.body), undefer(Skill.head))))
 
     async def visible_ids(self, ids: Collection[UUID], viewer: Viewer) -> set[UUID]:
         """Return the ids of those skills that a viewer sees."""
@@ -500,6 +456,9 @@ def _behind(rank: int, first: ColumnElement[int], after: Position) -> ColumnElem
     return and_(Skill.name_key >= after.name_key, or_(Skill.name_key > after.name_key, same))
 
 
-def light() -> Select[Any]:
-    """Return a query for skills without their text, files, tags and groups."""
-    return select(Skill)
+def hide_groups(skill: Skill, viewer: Viewer) -> Skill:
+    """Return a skill as a viewer may see it: not every reader may know which groups it is shared with."""
+    if not sees_groups(skill, viewer):
+        # Not a change: what is assigned to an attribute would be written.
+        set_committed_value(skill, "shared_with", {})
+    return skill

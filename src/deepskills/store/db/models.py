@@ -12,14 +12,14 @@ A new column needs a migration in `store/migrations/versions`; a test compares t
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
     DDL,
+    JSON,
     BigInteger,
     BindParameter,
     Boolean,
@@ -47,7 +47,6 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, validates
 from sqlalchemy.types import UserDefinedType
 
@@ -56,7 +55,7 @@ from deepskills._errors import SkillsError
 from deepskills._skillmd.names import stored_key
 from deepskills._types import MAX_NAME_LENGTH
 from deepskills.store.document import Document
-from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Labels, Right
+from deepskills.store.rules import MAX_OWNER_LENGTH, MAX_PATH_LENGTH, MAX_TAG_LENGTH, Right
 
 FOLDED = 4
 """How many times longer a text may become when its case is folded."""
@@ -142,8 +141,12 @@ _ZERO = text("0")
 _FALSE = text("false")
 
 
+NEVER_SEEN = 1 << 62
+"""The age of a name that nobody else could see yet: higher than every revision, so that it never comes first."""
+
+
 class SkillTag(Base):
-    """One tag of a skill, in its own row so that every database can index it."""
+    """A tag by which a skill is found, in its own row so that every database can index it."""
 
     __tablename__ = "deepskills_tags"
     __table_args__ = (Index(None, "tag_key", "skill_id"),)
@@ -151,18 +154,11 @@ class SkillTag(Base):
     skill_id: Mapped[UUID] = mapped_column(
         Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
     )
-    position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    tag: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH))
-    tag_key: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH * FOLDED))
-
-    @validates("tag")
-    def _set_key(self, _key: str, tag: str) -> str:
-        self.tag_key = tag.casefold()
-        return tag
+    tag_key: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH * FOLDED), primary_key=True)
 
 
 class SkillShare(Base):
-    """A group that a skill is shared with."""
+    """A group through which a skill is seen, in its own row for the same reason."""
 
     __tablename__ = "deepskills_shares"
     __table_args__ = (Index(None, "group_id", "skill_id"),)
@@ -171,7 +167,6 @@ class SkillShare(Base):
         Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
     )
     group_id: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
-    can_write: Mapped[bool] = mapped_column(Boolean)
     since: Mapped[int] = mapped_column(BigInteger)
     """The revision from which the group has had the skill under its name."""
 
@@ -190,22 +185,6 @@ class FileContent:
     def of(cls, path: str, data: bytes) -> "FileContent":
         """Return a file with its size, kind and digest."""
         return cls(path, data, len(data), _is_text(data), hashlib.sha256(data).hexdigest())
-
-
-@dataclass(frozen=True)
-class KeptFile:
-    """A file that a skill has or had, without its content."""
-
-    id: UUID
-    since: int
-    path: str
-    size: int
-    is_text: bool
-    digest: str
-
-    def row(self) -> "SkillFile":
-        """Return the file as a value that no session knows."""
-        return SkillFile(**vars(self))
 
 
 class SkillFile(Base):
@@ -311,6 +290,12 @@ class Skill(Base):
     encoding: Mapped[str] = mapped_column(String(16), default="utf-8")
     """The encoding of the `SKILL.md`."""
 
+    tags: Mapped[list[str]] = mapped_column(JSON, default=list)
+    """The tags, in order. `SkillTag` has them again, for queries."""
+
+    shared_with: Mapped[dict[str, Right]] = mapped_column(JSON, default=dict)
+    """The groups that the skill is shared with, and what their members may do. `SkillShare` has them again."""
+
     is_public: Mapped[bool] = mapped_column(Boolean, default=False)
     is_hidden: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
     """Whether an operator hides it from everybody but its owner."""
@@ -352,49 +337,30 @@ class Skill(Base):
     file_rows: Mapped[list[SkillFile]] = relationship(
         cascade="all, delete-orphan", passive_deletes=True, order_by=SkillFile.path
     )
-    tag_rows: Mapped[list[SkillTag]] = relationship(
-        cascade="all, delete-orphan", passive_deletes=True, order_by=SkillTag.position
-    )
-    share_rows: Mapped[list[SkillShare]] = relationship(
-        cascade="all, delete-orphan", passive_deletes=True, order_by=SkillShare.group_id
-    )
-
-    labels = cast("Labels | None", None)
-    """Its tags and groups, if they were read without their rows."""
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - SQLAlchemy's constructor
         # Set explicitly: once the row is written, whatever was never set counts as not loaded.
-        super().__init__(**{"files": [], "tags": [], "share_rows": [], "frontmatter": None, **values})
+        super().__init__(**{"files": [], "tags": [], "shared_with": {}, "frontmatter": None, **values})
 
-    @hybrid_property
+    @property
     def content(self) -> str:
         """The instructions: what follows the frontmatter."""
         self._check_loaded("body", "content")
         return self.body
 
-    @content.inplace.setter
-    def _set_content(self, content: str) -> None:
+    @content.setter
+    def content(self, content: str) -> None:
         self.body = content
 
-    @content.inplace.expression
-    @classmethod
-    def _content_column(cls) -> Any:  # noqa: ANN401 - a column
-        return cls.body
-
-    @hybrid_property
+    @property
     def frontmatter(self) -> str | None:
         """Everything before `content`, including fences, as written; `None` to have it generated."""
         self._check_loaded("head", "frontmatter")
         return self.head
 
-    @frontmatter.inplace.setter
-    def _set_frontmatter(self, frontmatter: str | None) -> None:
+    @frontmatter.setter
+    def frontmatter(self, frontmatter: str | None) -> None:
         self.head = frontmatter
-
-    @frontmatter.inplace.expression
-    @classmethod
-    def _frontmatter_column(cls) -> Any:  # noqa: ANN401 - a column
-        return cls.head
 
     @property
     def has_text(self) -> bool:
@@ -416,22 +382,6 @@ class Skill(Base):
     def files(self, files: list[SkillFile]) -> None:
         self.file_rows = files
 
-    @property
-    def tags(self) -> list[str]:
-        """The tags, in order."""
-        return [row.tag for row in self.tag_rows] if self.labels is None else self.labels.tags
-
-    @tags.setter
-    def tags(self, tags: list[str]) -> None:
-        self.tag_rows = [SkillTag(position=position, tag=tag) for position, tag in enumerate(tags)]
-
-    @property
-    def shared_with(self) -> dict[str, Right]:
-        """The groups that the skill is shared with, and what their members may do."""
-        if self.labels is not None:
-            return self.labels.shared_with
-        return {row.group_id: "write" if row.can_write else "read" for row in self.share_rows}
-
     @validates("name")
     def _set_key(self, _key: str, name: str) -> str:
         self.name_key = stored_key(name)
@@ -445,35 +395,6 @@ class Skill(Base):
 def document_of(skill: Skill) -> Document:
     """Return a stored skill's `SKILL.md`."""
     return Document(skill.name, skill.description, skill.content, skill.tags, skill.frontmatter, skill.encoding)
-
-
-def join_tags(tags: Sequence[str]) -> str:
-    """Return tags as one text for a column: joined by commas or, where one of them holds a comma, one per line.
-
-    No tag holds a line break, so that a text which begins with one is of the second kind.
-    """
-    return "\n" + "\n".join(tags) if any("," in tag for tag in tags) else ",".join(tags)
-
-
-def split_tags(text: str) -> list[str]:
-    """Return the tags of such a text."""
-    if text.startswith("\n"):
-        return text[1:].split("\n")
-    return text.split(",") if text else []
-
-
-def with_tags_and_groups(skill: Skill, tags: list[str], shared_with: Mapping[str, Right], since: int) -> None:
-    """Set a skill's tags and groups, leaving rows that stay the same untouched."""
-    if skill.tags != tags:
-        skill.tags = tags
-    present = {row.group_id: row for row in skill.share_rows}
-    rows = []
-    # In the order in which the database gives them.
-    for group, right in sorted(shared_with.items()):
-        row = present.get(group) or SkillShare(group_id=group, since=since)
-        row.can_write = right == "write"
-        rows.append(row)
-    skill.share_rows = rows
 
 
 def _is_text(data: bytes) -> bool:
@@ -549,9 +470,7 @@ class FormerText(Base):
     content: Mapped[str] = mapped_column(Text)
     frontmatter: Mapped[str | None] = mapped_column(Text)
     encoding: Mapped[str] = mapped_column(String(16))
-    tags: Mapped[str] = mapped_column(Text)
-    """The tags as one text, as `join_tags` makes it."""
-
+    tags: Mapped[list[str]] = mapped_column(JSON)
     size: Mapped[int] = mapped_column(Integer)
     """The size of the whole text, in bytes."""
 

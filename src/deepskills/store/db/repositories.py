@@ -7,23 +7,18 @@ log. All statements of the store are here, in `listings.py` (many skills) and in
 import datetime as dt
 import hashlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
-    JSON,
-    BigInteger,
     ColumnElement,
-    LargeBinary,
-    Uuid,
     and_,
-    bindparam,
     delete,
     func,
-    inspect,
+    insert,
     literal,
     null,
     or_,
@@ -37,29 +32,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, joinedload, make_transient_to_detached, selectinload, undefer
+from sqlalchemy.orm import selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
-from sqlalchemy.orm.util import identity_key
 
 from deepskills._skillmd.names import stored_key
 from deepskills.store.db.engine import CHANNEL
-from deepskills.store.db.listings import (
-    light,
-    one_of_ids,
-    pairs_of_keys,
-    readable,
-    seen_for,
-    since,
-    visible,
-)
+from deepskills.store.db.listings import one_of_ids, pairs_of_keys, readable, visible
 from deepskills.store.db.models import (
     INSERT_SEARCH_ROW,
+    NEVER_SEEN,
     SEARCH_TABLE,
     Counter,
     Delivery,
     FormerFile,
     FormerText,
-    KeptFile,
     Skill,
     SkillChange,
     SkillFile,
@@ -68,12 +54,8 @@ from deepskills.store.db.models import (
     SkillTag,
     SkillUsage,
 )
-from deepskills.store.db.search import (
-    search_row,
-)
-from deepskills.store.rules import EVERYTHING, Reason, Viewer
-
-LabelT = TypeVar("LabelT", SkillTag, SkillShare)
+from deepskills.store.db.search import search_row
+from deepskills.store.rules import Reason, Viewer
 
 
 class SkillRepository:
@@ -106,46 +88,13 @@ class SkillRepository:
         """Return the skills that a user owns and, unless told otherwise, public ones, without texts, sorted by name."""
         viewer = Viewer(str(user_id))
         reasons = {Reason.OWN, Reason.PUBLIC, Reason.SYSTEM} if include_public else {Reason.OWN}
-        query = light().where(visible(viewer, reasons)).order_by(Skill.name_key)
-        return list(await self._session.scalars(query.options(selectinload(Skill.tag_rows))))
+        query = select(Skill).where(visible(viewer, reasons)).order_by(Skill.name_key)
+        return list(await self._session.scalars(query))
 
-    async def by_name(
-        self,
-        name_key: str,
-        viewer: Viewer,
-        reasons: Collection[Reason] = EVERYTHING,
-        *,
-        trusted_owner: str | None = None,
-    ) -> UUID | None:
-        """Return the id of the skill with that name that `viewer` sees first, for one of `reasons`.
-
-        Whatever the reasons, a public skill of `trusted_owner` counts.
-        """
-        # One query per reason, each on its own index; the union is sorted by precedence.
-        branches: list[Any] = [
-            select(Skill.id, literal(viewer.rank(reason)).label("rank"), since(reason, viewer).label("since")).where(
-                Skill.name_key == name_key,
-                Skill.deleted_at.is_(None),
-                seen_for(reason, viewer),
-                *([] if reason in reasons else [Skill.owner_id == trusted_owner]),
-            )
-            for reason in Reason
-            if reason in reasons or (reason is Reason.PUBLIC and trusted_owner is not None)
-        ]
-        found = union_all(*branches).subquery()
-        query = select(found.c.id).order_by(found.c.rank, found.c.since, found.c.id).limit(1)
-        name: UUID | None = await self._session.scalar(query)
-        return name
-
-    async def of_file(self, file_id: UUID, viewer: Viewer) -> tuple[Skill, SkillFile] | None:
-        """Return a file without its content, and its skill, if `viewer` may read it; one query either way."""
-        query = (
-            select(Skill, SkillFile)
-            .join(SkillFile, SkillFile.skill_id == Skill.id)
-            .where(SkillFile.id == file_id, readable(viewer))
-            .options(joinedload(Skill.share_rows), undefer(Skill.body), undefer(Skill.head))
-        )
-        row = (await self._session.execute(query)).unique().first()
+    async def of_file(self, file_id: UUID, viewer: Viewer) -> tuple[UUID, str] | None:
+        """Return the id of a file's skill, if `viewer` may read it, and its path; one query either way."""
+        query = select(Skill.id, SkillFile.path).join(SkillFile, SkillFile.skill_id == Skill.id)
+        row = (await self._session.execute(query.where(SkillFile.id == file_id, readable(viewer)))).first()
         return None if row is None else (row[0], row[1])
 
     async def is_taken(self, name_key: str, owner_id: str | None, *, other_than: UUID | None = None) -> bool:
@@ -165,26 +114,46 @@ class SkillRepository:
         return int(row[0]), int(row[1])
 
     async def add(self, skill: Skill) -> None:
-        """Write a new skill with its files and tags."""
+        """Write a new skill with its files."""
         self._session.add(skill)
         await self._session.flush()
-        await self.index(skill)
 
-    async def set_requires(self, skill_id: UUID, names: Sequence[str], *, is_new: bool = False) -> None:
-        """Write which skills a skill requires; a new one has no earlier rows."""
-        if not is_new:
-            await self._session.execute(delete(SkillRequirement).where(SkillRequirement.skill_id == skill_id))
-        self._session.add_all(
-            SkillRequirement(skill_id=skill_id, position=position, name=name, name_key=stored_key(name))
-            for position, name in enumerate(names)
-        )
+    async def set_requires(self, skill: Skill, names: Sequence[str]) -> None:
+        """Write which skills a skill requires."""
+        keys = ({"position": at, "name": name, "name_key": stored_key(name)} for at, name in enumerate(names))
+        await self._set_rows(SkillRequirement, skill, keys)
+
+    async def set_tags(self, skill: Skill) -> None:
+        """Write the tags by which a skill is found."""
+        await self._set_rows(SkillTag, skill, ({"tag_key": tag.casefold()} for tag in skill.tags))
+
+    async def set_shares(self, skill: Skill, *, again: bool = False) -> None:
+        """Write the groups through which a skill is seen, each with the revision from which it has had the skill.
+
+        A group that has it already keeps that revision, unless all count `again`.
+        """
+        query = select(SkillShare.group_id, SkillShare.since).where(SkillShare.skill_id == skill.id)
+        known = {} if again else {row.group_id: row.since for row in await self._session.execute(query)}
+        seen = {group: since for group, since in known.items() if since != NEVER_SEEN}
+        first = NEVER_SEEN if skill.is_hidden else skill.revision
+        rows = ({"group_id": group, "since": seen.get(group, first)} for group in skill.shared_with)
+        await self._set_rows(SkillShare, skill, rows)
+
+    async def _set_rows(self, table: Any, skill: Skill, rows: Iterable[dict[str, Any]]) -> None:  # noqa: ANN401 - a mapped class
+        """Replace a skill's rows of another table."""
+        values = [{"skill_id": skill.id, **row} for row in rows]
+        # A new skill has none.
+        if skill.revision != skill.number:
+            await self._session.execute(delete(table).where(table.skill_id == skill.id))
+        if values:
+            await self._session.execute(insert(table), values)
 
     async def required_by(self, skill: Skill, viewer: Viewer, limit: int) -> Sequence[Skill]:
         """Return the skills that `viewer` may read, that require a skill by its name and whose owners can see it.
 
         For a public or system skill these are everybody's; for any other, the owner's and those of its groups.
         """
-        query = light().join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
+        query = select(Skill).join(SkillRequirement, SkillRequirement.skill_id == Skill.id)
         query = query.where(SkillRequirement.name_key == skill.name_key, Skill.deleted_at.is_(None))
         query = query.where(Skill.id != skill.id, readable(viewer))
         if skill.owner_id is not None and not skill.is_public:
@@ -209,7 +178,7 @@ class SkillRepository:
 
     async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
         """Return some of the skills deleted before a time, oldest first, without related rows."""
-        query = light().where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
+        query = select(Skill).where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
         return (await self._session.scalars(query)).all()
 
     async def purge(self, skills: Sequence[Skill]) -> None:
@@ -233,61 +202,11 @@ class SkillRepository:
     async def _first(
         self, condition: ColumnElement[bool], *, contents: bool = False, files: bool = True
     ) -> Skill | None:
-        """Return a skill with its text, tags and groups, and with its files, all in one statement.
-
-        Each statement is a way to the database and back, and a writer holds everybody up meanwhile. Contents of files
-        take a second one.
-        """
-        lists = [
-            self._list_of(SkillTag.skill_id, SkillTag.position, SkillTag.tag, SkillTag.tag_key),
-            self._list_of(SkillShare.skill_id, SkillShare.group_id, SkillShare.can_write, SkillShare.since),
-        ]
-        if files and not contents:
-            columns = (getattr(SkillFile, name) for name in KeptFile.__dataclass_fields__)
-            lists.append(self._list_of(SkillFile.skill_id, *columns))
-        query = light().options(undefer(Skill.body), undefer(Skill.head)).where(condition).add_columns(*lists)
-        if contents:
-            query = query.options(selectinload(Skill.file_rows).options(undefer(SkillFile.data)))
-        row = (await self._session.execute(query)).first()
-        if row is None:
-            return None
-        skill: Skill = row[0]
-        unloaded = inspect(skill).unloaded
-        # What this session has read before stays, changed or not.
-        if "tag_rows" in unloaded:
-            tags = [SkillTag(skill_id=skill.id, position=at, tag=tag, tag_key=key) for at, tag, key in row[1] or ()]
-            set_committed_value(skill, "tag_rows", self._known(sorted(tags, key=lambda tag: tag.position)))
-        if "share_rows" in unloaded:
-            groups = [
-                SkillShare(skill_id=skill.id, group_id=group, can_write=bool(can_write), since=since_)
-                for group, can_write, since_ in row[2] or ()
-            ]
-            set_committed_value(skill, "share_rows", self._known(sorted(groups, key=lambda share: share.group_id)))
-        if files and not contents and "file_rows" in unloaded:
-            kept = (dict(zip(KeptFile.__dataclass_fields__, given, strict=True)) for given in row[3] or ())
-            # As JSON, ids are text, and on SQLite truth is a number.
-            set_listed_files(
-                skill, [KeptFile(**{**file, "id": UUID(file["id"]), "is_text": bool(file["is_text"])}) for file in kept]
-            )
-        return skill
-
-    def _list_of(self, skill_id: InstrumentedAttribute[UUID], *columns: InstrumentedAttribute[Any]) -> Any:  # noqa: ANN401 - a column
-        """Return a column with the rows of another table that belong to a skill, as lists."""
-        is_postgres = self._dialect == "postgresql"
-        one = (func.json_build_array if is_postgres else func.json_array)(*columns)
-        all_ = (func.json_agg if is_postgres else func.json_group_array)(one, type_=JSON)
-        return select(all_).where(skill_id == Skill.id).correlate(Skill).scalar_subquery()
-
-    def _known(self, rows: Sequence[LabelT]) -> list[LabelT]:
-        """Return rows of the database as those of the session, so that it notices what changes."""
-        found = []
-        for row in rows:
-            present = self._session.sync_session.identity_map.get(identity_key(instance=row))
-            if present is None:
-                make_transient_to_detached(row)
-                self._session.add(row)
-            found.append(row if present is None else present)
-        return found
+        """Return a skill with its text, and with its files and their contents if they are wanted."""
+        query = select(Skill).options(undefer(Skill.body), undefer(Skill.head)).where(condition)
+        if files or contents:
+            query = query.options(selectinload(Skill.file_rows).options(*[undefer(SkillFile.data)] * contents))
+        return (await self._session.scalars(query)).first()
 
 
 class SkillFileRepository:
@@ -303,50 +222,21 @@ class SkillFileRepository:
         found: bytes | None = await self._session.scalar(query)
         return found
 
-    async def listed(self, skill_id: UUID) -> dict[str, KeptFile]:
-        """Return the files of a skill by path, without their contents."""
-        query = select(*(getattr(SkillFile, name) for name in KeptFile.__dataclass_fields__))
-        rows = await self._session.execute(query.where(SkillFile.skill_id == skill_id))
-        return {row.path: KeptFile(*row) for row in rows}
-
-    async def add(self, files: Sequence[SkillFile]) -> None:
+    async def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write new files."""
-        self._session.add_all(files)
-        await self._session.flush()
+        if rows:
+            await self._session.execute(insert(SkillFile), rows)
 
-    async def replace(self, files: Sequence[SkillFile]) -> None:
-        """Write new contents of files that were kept as former ones, under their ids."""
-        if files:
-            table: Any = SkillFile.__table__
-            names = ("size", "is_text", "digest", "since", "data")
-            statement = update(table).where(table.c.id == bindparam("file", type_=Uuid()))
-            statement = statement.values({name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names})
-            rows = [{"file": file.id, **{f"new_{name}": getattr(file, name) for name in names}} for file in files]
-            await (await self._session.connection()).execute(statement, rows)
-
-    async def retire(self, files: Collection[KeptFile], until: int, *, replaced: Collection[str] = ()) -> None:
-        """Move files to what the skill had before a revision; their contents do not leave the database.
-
-        Rows at paths that are about to be replaced stay where they are.
-        """
-        gone = [file.id for file in files if file.path not in replaced]
-        if files:
-            chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
-            columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
-            # INSERT ... SELECT: a skill of 64 MB is kept as a version without being read.
-            moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
-            table: Any = FormerFile.__table__
-            await self._session.execute(table.insert().from_select([*columns, "until"], moved))
-        if gone:
-            chosen = one_of_ids(SkillFile.id, gone, self._dialect)
-            await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
-
-
-def set_listed_files(skill: Skill, files: Iterable[KeptFile]) -> None:
-    """Give a skill the list of files that the database has for it, without their contents."""
-    rows = [file.row() for file in sorted(files, key=lambda file: file.path)]
-    # Not a change: what is assigned to an attribute would be written again.
-    set_committed_value(skill, "file_rows", rows)
+    async def retire(self, files: Collection[SkillFile], until: int) -> None:
+        """Move files to what the skill had before a revision; their contents do not leave the database."""
+        if not files:
+            return
+        chosen = one_of_ids(SkillFile.id, [file.id for file in files], self._dialect)
+        columns = ["id", "since", "skill_id", "path", "size", "is_text", "digest", "data"]
+        # INSERT ... SELECT: a skill of 64 MB is kept as a version without being read.
+        moved = select(*(getattr(SkillFile, name) for name in columns), literal(until)).where(chosen)
+        await self._session.execute(insert(FormerFile).from_select([*columns, "until"], moved))
+        await self._session.execute(delete(SkillFile).where(chosen).execution_options(synchronize_session=False))
 
 
 APPROVED = "approved"
@@ -383,49 +273,20 @@ class HistoryRepository:
 
     async def next_revision(self, count: int = 1) -> int:
         """Return the revision of a change, or the last of several; the writer holds the counter until it is done."""
-        stamp = secrets.randbits(STAMP_BITS)
-        query = update(Counter).where(Counter.id == 1).values(value=Counter.value + count, stamp=stamp)
+        query = update(Counter).where(Counter.id == 1)
+        query = query.values(value=Counter.value + count, stamp=secrets.randbits(STAMP_BITS))
         # Sent when the transaction commits, and once for all changes in it.
         notice = [func.pg_notify(CHANNEL, "")] if self._dialect == "postgresql" else []
-        value: int | None = await self._session.scalar(
-            query.returning(Counter.value, *notice), execution_options={"synchronize_session": False}
-        )
-        # Somebody emptied the table, or it was never filled: continue after the highest revision there is.
-        if value is None:
-            known = await self._session.scalar(select(func.coalesce(func.max(Skill.revision), 0)))
-            value = int(known or 0) + count
-            self._session.add(Counter(id=1, value=value, stamp=stamp))
-            await self._session.flush()
-        return value
-
-    async def log(self, values: Mapping[str, Any]) -> int:
-        """Add a change to the log under the next revision, and return that."""
-        if self._dialect != "postgresql":
-            revision = await self.next_revision()
-            self._session.add(SkillChange(revision=revision, **values))
-            return revision
-        # One statement in place of two: everybody waits for the writer who is at it.
-        raised = update(Counter).where(Counter.id == 1)
-        raised = raised.values(value=Counter.value + 1, stamp=secrets.randbits(STAMP_BITS))
-        counted = raised.returning(Counter.value).cte("counted")
-        table: Any = SkillChange.__table__
-        given = [literal(value, table.c[name].type) for name, value in values.items()]
-        statement = table.insert().from_select(["revision", *values], select(counted.c.value, *given))
-        # The notice is sent when the transaction commits, and once for all changes in it.
-        found: int | None = await self._session.scalar(
-            statement.returning(table.c.revision, func.pg_notify(CHANNEL, "")),
-            execution_options={"synchronize_session": False},
-        )
-        if found is None:
-            found = await self.next_revision()
-            self._session.add(SkillChange(revision=found, **values))
-        return found
+        # What was changed so far is written with the rest.
+        options = {"synchronize_session": False, "autoflush": False}
+        result = await self._session.execute(query.returning(Counter.value, *notice), execution_options=options)
+        return int(result.scalar_one())
 
     async def last_revision(self) -> int:
         """Return the revision of the last change."""
         return int(await self._session.scalar(select(Counter.value).where(Counter.id == 1)) or 0)
 
-    async def add(self, record: SkillChange | FormerText) -> None:
+    def add(self, record: SkillChange | FormerText) -> None:
         """Write a record."""
         self._session.add(record)
 
@@ -459,58 +320,33 @@ class HistoryRepository:
     async def last_approval(self, skill_id: UUID) -> SkillChange | None:
         """Return the last approval of a skill."""
         query = select(SkillChange).where(SkillChange.skill_id == skill_id, SkillChange.action == APPROVED)
-        found: SkillChange | None = await self._session.scalar(query.order_by(SkillChange.revision.desc()).limit(1))
-        return found
+        return (await self._session.scalars(query.order_by(SkillChange.revision.desc()).limit(1))).first()
 
-    async def change(self, skill_id: UUID, revision: int) -> SkillChange | None:
-        """Return the change that made a revision of a skill."""
-        query = select(SkillChange).where(
-            SkillChange.revision == revision, SkillChange.skill_id == skill_id, SkillChange.action != READ
-        )
-        found: SkillChange | None = await self._session.scalar(query)
-        return found
-
-    async def change_of(self, revision: int) -> SkillChange | None:
-        """Return the change that made a revision."""
-        found: SkillChange | None = await self._session.scalar(
-            select(SkillChange).where(SkillChange.revision == _bound(revision))
-        )
-        return found
+    async def change(self, revision: int) -> SkillChange | None:
+        """Return the change that made a revision; a look at a skill made none."""
+        query = select(SkillChange).where(SkillChange.revision == _bound(revision), SkillChange.action != READ)
+        return (await self._session.scalars(query)).first()
 
     async def text_at(self, skill_id: UUID, revision: int) -> FormerText | None:
         """Return the text that a skill had at a revision, if it has been replaced since."""
         query = select(FormerText).where(
             FormerText.skill_id == skill_id, FormerText.since <= revision, FormerText.until > revision
         )
-        found: FormerText | None = await self._session.scalar(query)
-        return found
+        return (await self._session.scalars(query)).first()
 
-    async def listed_at(self, skill_id: UUID, revision: int) -> list[KeptFile]:
-        """Return the files that a skill had at a revision, without their contents, in order of path."""
+    async def listed_at(self, skill_id: UUID, revision: int = NEVER_SEEN) -> list[SkillFile]:
+        """Return the files that a skill had at a revision, or has, without their contents, in order of path."""
+        names = ("id", "since", "path", "size", "is_text", "digest")
         queries = []
         for table in (SkillFile, FormerFile):
-            columns = (getattr(table, name) for name in KeptFile.__dataclass_fields__)
+            columns = (getattr(table, name) for name in names)
             query = select(*columns).where(table.skill_id == skill_id, table.since <= revision)
             queries.append(query if table is SkillFile else query.where(FormerFile.until > revision))
         rows = await self._session.execute(union_all(*queries))
-        return sorted((KeptFile(*row) for row in rows), key=lambda file: file.path)
+        files = (SkillFile(**dict(zip(names, row, strict=True))) for row in rows)
+        return sorted(files, key=lambda file: file.path)
 
-    async def piece(self, file_id: UUID, since: int, offset: int, length: int) -> bytes | None:
-        """Return part of a file as it was written at a revision; `None` if that version has expired.
-
-        Content that a revision wrote never changes, it only moves to the former files. So pieces that are read one
-        after the other, each in its own transaction, belong to the same content.
-        """
-        for table in (SkillFile, FormerFile):
-            part = func.substr(table.data, offset + 1, length, type_=LargeBinary)
-            found: bytes | None = await self._session.scalar(
-                select(part).where(table.id == file_id, table.since == since)
-            )
-            if found is not None:
-                return found
-        return None
-
-    async def contents(self, files: Iterable[SkillFile | KeptFile]) -> dict[tuple[UUID, int], bytes]:
+    async def contents(self, files: Iterable[SkillFile]) -> dict[tuple[UUID, int], bytes]:
         """Return the contents of files by id and by the revision that brought them; those that expired are left out.
 
         Two statements at most, whatever the number of files.
@@ -599,7 +435,11 @@ class HistoryRepository:
         whole_since: dict[UUID, int] = {}
         for row in rows:
             whole_since[row.skill_id] = max(row.until, whole_since.get(row.skill_id, 0))
-        await self._keep_since(whole_since)
+        for skill_id, revision in sorted(whole_since.items()):
+            # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
+            values = {"kept_since": revision, "stamp": secrets.randbits(STAMP_BITS)}
+            statement = update(Skill).where(Skill.id == skill_id, Skill.kept_since < revision).values(values)
+            await self._session.execute(statement, execution_options={"synchronize_session": False})
         texts = [(row.skill_id, row.since) for row in rows if row.file_id is None]
         files = [(row.file_id, row.since) for row in rows if row.file_id is not None]
         for table, id_, pairs in ((FormerText, FormerText.skill_id, texts), (FormerFile, FormerFile.id, files)):
@@ -611,21 +451,6 @@ class HistoryRepository:
         await self._session.execute(
             update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
             execution_options={"synchronize_session": False},
-        )
-
-    async def _keep_since(self, whole_since: Mapping[UUID, int]) -> None:
-        """Write since when versions of skills are whole, of many skills by one call of the database."""
-        skills: Any = Skill.__table__
-        until = bindparam("until", type_=BigInteger())
-        statement = update(skills).where(skills.c.id == bindparam("skill", type_=Uuid()), skills.c.kept_since < until)
-        # A new stamp, so that agents which know the skill look at it again: a pinned version may be gone.
-        statement = statement.values(kept_since=until, stamp=bindparam("new_stamp", type_=BigInteger()))
-        await (await self._session.connection()).execute(
-            statement,
-            [
-                {"skill": skill_id, "until": revision, "new_stamp": secrets.randbits(STAMP_BITS)}
-                for skill_id, revision in sorted(whole_since.items())
-            ],
         )
 
     async def note_delivery(self, user_key: str, directory: str, skill_id: UUID, digests: Sequence[str]) -> None:

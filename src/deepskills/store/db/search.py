@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Select, column, func, literal, literal_col
 
 from deepskills._catalog.search import Document, SearchIndex, beginning_of, query_words, searchable_fields
 from deepskills._catalog.words import GRAMMAR_WORDS, STOP_WORDS, is_unspaced, split_words, stem
-from deepskills.store.db.models import FIELD_MARK, SEARCH_FIELDS, SEARCH_TABLE, Skill, SkillTag
+from deepskills.store.db.models import FIELD_MARK, SEARCH_FIELDS, SEARCH_TABLE, Skill
 
 _SEARCH = table(SEARCH_TABLE, column("rowid"))
 
@@ -120,15 +120,12 @@ def best_matches(skills: Select[Any], counts: Mapping[str, int], dialect: str) -
     return found.order_by(literal_column("rank"), Skill.name_key, Skill.id)
 
 
-def with_texts(matches: Select[Any], dialect: str) -> Select[Any]:
+def with_texts(matches: Select[Any]) -> Select[UUID, str, str, list[str], str]:
     """Return a query for what the ranker reads of the skills that another query finds, in the same order."""
     found = matches.subquery()
-    # One text per skill: a statement of its own for tags would be one more round for every search.
-    joined = func.string_agg if dialect == "postgresql" else func.group_concat
-    tags = select(joined(SkillTag.tag, literal(" "))).where(SkillTag.skill_id == Skill.id).scalar_subquery()
-    columns = (Skill.id, Skill.name, Skill.description, tags, Skill.beginning)
+    texts = select(Skill.id, Skill.name, Skill.description, Skill.tags, Skill.beginning)
     order = [found.c.rank] if "rank" in found.c else []
-    return select(*columns).join(found, found.c.id == Skill.id).order_by(*order, Skill.name_key, Skill.id)
+    return texts.join(found, found.c.id == Skill.id).order_by(*order, Skill.name_key, Skill.id)
 
 
 def _beginning_of_word(word: str) -> str | None:

@@ -30,9 +30,6 @@ A lost update
     Two writers read revision 41 and both write what they made of it. Writers take turns, so each sees what the one
     before wrote; callers pass `expected_revision`, which is compared inside the transaction.
 
-A single statement sees one moment by itself. Where a call reads with one alone, it does without a transaction
-(`@reads_once`): to begin and to end one are two more ways to the database and back.
-
 While a writer has its turn, every other writer of every process waits. Nothing is therefore computed, parsed or waited
 for inside: a call prepares what it will write, begins, checks that what it prepared still fits (the skill has the
 revision it had), writes, and commits. If it does not fit, the call prepares again.
@@ -46,15 +43,14 @@ import asyncio
 import functools
 import random
 import sqlite3
-import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -66,6 +62,10 @@ from deepskills.store.workers import Turns
 ResultT = TypeVar("ResultT")
 Work = Callable[[], Awaitable[ResultT]]
 ParamsT = ParamSpec("ParamsT")
+
+
+Kind: TypeAlias = Literal["read", "write", "count"]
+"""What a transaction is for."""
 
 
 class HasTransactions(Protocol):
@@ -98,40 +98,23 @@ _IN_TRANSACTION = (
 
 def reads(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
     """Run a method in a reading transaction, or as part of the one that this call has already begun."""
-
-    @functools.wraps(method)
-    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        return await self._transactions.read(lambda: method(self, *args, **kwargs))
-
-    return run
-
-
-def reads_once(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method that reads with one statement alone, which needs no transaction; inside another, as part of that."""
-
-    @functools.wraps(method)
-    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        return await self._transactions.read(lambda: method(self, *args, **kwargs), once=True)
-
-    return run
+    return _perform(method, "read")
 
 
 def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
     """Run a method in a writing transaction, while no other writer is at work."""
-
-    @functools.wraps(method)
-    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        return await self._transactions.write(lambda: method(self, *args, **kwargs))
-
-    return run
+    return _perform(method, "write")
 
 
 def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
     """Run a method in a transaction that adds to counts, at the same time as writers if the database can."""
+    return _perform(method, "count")
 
+
+def _perform(method: Method[OwnerT, ParamsT, ResultT], kind: Kind) -> InTransaction[OwnerT, ParamsT, ResultT]:
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
-        return await self._transactions.count(lambda: method(self, *args, **kwargs))
+        return await self._transactions.perform(lambda: method(self, *args, **kwargs), kind)
 
     return run
 
@@ -144,126 +127,99 @@ class Transactions:
         self._inside: asyncio.Task[Any] | None = None
         """The task whose transaction is open. Another task that shares the session is not part of it."""
 
-    async def read(self, work: Work[ResultT], *, once: bool = False) -> ResultT:
-        """Return what `work` reads, all of it as of one moment.
-
-        Args:
-            work: Reads.
-            once: It does so with one statement, which sees one moment by itself.
+    async def perform(self, work: Work[ResultT], kind: Kind) -> ResultT:
+        """Return the result of `work`, run in a transaction of some kind.
 
         Raises:
             SkillsError: If the session is in a transaction already.
+            SkillConflictError: If another client wrote the same without the service.
         """
         # A method that calls another stays in its snapshot; a second BEGIN would see a second moment.
-        if self._inside is not None and self._inside is asyncio.current_task():
+        if kind == "read" and self._inside is not None and self._inside is asyncio.current_task():
             return await work()
-        return await self._run(work, writes=False, isolation="AUTOCOMMIT" if once else "REPEATABLE READ")
-
-    async def count(self, work: Work[ResultT]) -> ResultT:
-        """Return the result of `work`, which adds to counts and does not block other writers.
-
-        Raises:
-            SkillsError: If the session is in a transaction already.
-        """
-        # Adding needs no snapshot. Under REPEATABLE READ, two transactions that add to one row would collide, and one
-        # would start over.
-        is_sqlite = self._session.get_bind().dialect.name == "sqlite"
-        return await self._run(work, writes=is_sqlite, isolation="READ COMMITTED")
-
-    async def write(self, work: Work[ResultT]) -> ResultT:
-        """Return the result of `work`, run while no other writer is at work.
-
-        Raises:
-            SkillsError: If the session is in a transaction already.
-            SkillConflictError: If somebody wrote the same without the service.
-        """
-        try:
-            return await self._run(work, writes=True)
-        # Writers take turns, so a name cannot be taken between check and write, except by somebody who bypasses the
-        # service.
-        except IntegrityError:
-            raise SkillConflictError("Somebody has just taken the name or the path. Choose another.") from None
-
-    async def _run(self, work: Work[ResultT], *, writes: bool, isolation: str = "REPEATABLE READ") -> ResultT:
         bind = self._session.get_bind()
-        # A session may use a connection whose transaction somebody else began, and will end.
+        # A session may use a connection with a transaction that the application began, and will end.
         if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
             raise SkillsError(_IN_TRANSACTION)
         # Before a connection is touched: a driver that is used from a second event loop hangs or crashes.
         check_loop(bind.engine)
         pause = FIRST_PAUSE_SECONDS
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            held = AsyncExitStack()
-            try:
-                await held.enter_async_context(self._begun(writes=writes, isolation=isolation))
-                self._inside = asyncio.current_task()
-                result = await work()
-                # Flush before detaching everything: expunged objects are not written.
-                await self._session.flush()
-                self._session.expunge_all()
-                await self._session.commit()
-            # Cancelled work too: a connection must not go back to the pool in the middle of a transaction.
-            except BaseException as error:
-                await self._session.rollback()
-                self._session.expunge_all()
-                if attempt == MAX_ATTEMPTS or not is_collision(error):
-                    raise
-            else:
-                return result
-            finally:
-                self._inside = None
-                # After commit or rollback: the next writer of this process begins only when this one is done.
-                await held.aclose()
+            # Released after commit or rollback: the next writer of this process begins only when this one is done.
+            async with self._turn(kind):
+                try:
+                    await self._begin(kind)
+                    self._inside = asyncio.current_task()
+                    result = await work()
+                    # Flush before detaching everything: expunged objects are not written.
+                    await self._session.flush()
+                    self._session.expunge_all()
+                    await self._session.commit()
+                # Cancelled work too: a connection must not go back to the pool in the middle of a transaction.
+                except BaseException as error:
+                    await self._session.rollback()
+                    self._session.expunge_all()
+                    # Writers take turns, so a name can be taken between check and write only past the service.
+                    if kind == "write" and isinstance(error, IntegrityError):
+                        reason = "The name or the path has just been taken. Choose another."
+                        raise SkillConflictError(reason) from None
+                    if attempt == MAX_ATTEMPTS or not is_collision(error):
+                        raise
+                else:
+                    return result
+                finally:
+                    self._inside = None
             # Randomized, or those that collided would collide again.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
             pause *= 2
         raise AssertionError  # pragma: no cover - the last attempt returns or raises
 
     @asynccontextmanager
-    async def _begun(self, *, writes: bool, isolation: str) -> AsyncIterator[None]:
-        """Begin a transaction; whatever it holds besides is released when this ends."""
-        bind = self._session.get_bind()
-        is_sqlite = bind.dialect.name == "sqlite"
-        if not writes:
-            if not is_sqlite:
-                await self._session.connection(execution_options={"isolation_level": isolation})
-            elif isolation != "AUTOCOMMIT":
-                await self._begin_on_sqlite("BEGIN")
+    async def _turn(self, kind: Kind) -> AsyncIterator[None]:
+        """Wait for the turn of a writer; before it takes a connection, so that those who wait leave them to readers."""
+        engine = self._session.get_bind().engine
+        if kind == "read" or (kind == "count" and engine.dialect.name != "sqlite"):
             yield
             return
-        turns = turns_of(bind.engine)
         async with AsyncExitStack() as held:
             try:
-                # Before a connection is taken from the pool: those who wait for their turn leave it to readers.
-                await held.enter_async_context(turns.turn(TURN_SECONDS))
+                await held.enter_async_context(turns_of(engine).turn(TURN_SECONDS))
             except TimeoutError:
-                reason = f"timed out after {TURN_SECONDS:g} s, waiting for other writers of this process"
-                raise locked(reason) if is_sqlite else PoolTimeoutError(f"No turn to write: {reason}.") from None
-            if is_sqlite:
-                await self._begin_to_write_on_sqlite()
-            else:
-                connection = await self._session.connection(execution_options={"isolation_level": isolation})
-                # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
-                await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
+                raise PoolTimeoutError(f"Other writers of this process took more than {TURN_SECONDS:g} s.") from None
             yield
+
+    async def _begin(self, kind: Kind) -> None:
+        if self._session.get_bind().dialect.name == "sqlite":
+            await (self._begin_to_read_on_sqlite() if kind == "read" else self._begin_to_write_on_sqlite())
+            return
+        # Adding needs no snapshot. Under REPEATABLE READ, two transactions that add to one row would collide, and one
+        # would start over.
+        isolation = "READ COMMITTED" if kind == "count" else "REPEATABLE READ"
+        connection = await self._session.connection(execution_options={"isolation_level": isolation})
+        if kind == "write":
+            # Locking takes no snapshot, so that this transaction's has what earlier writers committed.
+            await connection.exec_driver_sql("LOCK TABLE deepskills_counter IN EXCLUSIVE MODE")
+
+    async def _begin_to_read_on_sqlite(self) -> None:
+        await (await self._session.connection()).run_sync(_run_on_sqlite, "BEGIN")
 
     async def _begin_to_write_on_sqlite(self) -> None:
         connection = await self._session.connection()
         # SQLite's own waiting would block the driver's thread and poll rarely; it is turned off while we poll.
-        seconds = (await connection.run_sync(_timeout_of_sqlite)) / 1000
-        deadline = time.monotonic() + seconds
-        await connection.run_sync(_set_timeout_of_sqlite, 0)
+        (milliseconds,) = await connection.run_sync(_run_on_sqlite, "PRAGMA busy_timeout")
+        deadline = time.monotonic() + milliseconds / 1000
+        await connection.run_sync(_run_on_sqlite, "PRAGMA busy_timeout = 0")
         try:
-            while not await connection.run_sync(_try_to_begin):
-                if time.monotonic() > deadline:
-                    raise locked(f"another process was writing for {seconds:g} s")
-                await asyncio.sleep(pause())
+            while True:
+                try:
+                    return await connection.run_sync(_run_on_sqlite, "BEGIN IMMEDIATE")
+                except sqlite3.OperationalError as error:
+                    is_busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                    if not is_busy or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(random.uniform(*ASK_SECONDS))  # noqa: S311 - only to spread questions
         finally:
-            await connection.run_sync(_set_timeout_of_sqlite, round(seconds * 1000))
-
-    async def _begin_on_sqlite(self, statement: str) -> None:
-        connection = await self._session.connection()
-        await connection.run_sync(_run_on_sqlite, statement)
+            await connection.run_sync(_run_on_sqlite, f"PRAGMA busy_timeout = {milliseconds}")
 
 
 def _run_on_sqlite(connection: Connection, statement: str) -> Any:  # noqa: ANN401 - a row, or nothing
@@ -278,25 +234,6 @@ def _run_on_sqlite(connection: Connection, statement: str) -> Any:  # noqa: ANN4
         return cursor.fetchone() if cursor.description else None
     finally:
         cursor.close()
-
-
-def _try_to_begin(connection: Connection) -> bool:
-    """Take the file's write lock if it is free, and return whether it is ours now."""
-    try:
-        _run_on_sqlite(connection, "BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
-            raise
-        return False
-    return True
-
-
-def _timeout_of_sqlite(connection: Connection) -> int:
-    return int(_run_on_sqlite(connection, "PRAGMA busy_timeout")[0])
-
-
-def _set_timeout_of_sqlite(connection: Connection, milliseconds: int) -> None:
-    _run_on_sqlite(connection, f"PRAGMA busy_timeout = {milliseconds}")
 
 
 def is_collision(error: BaseException) -> bool:
@@ -328,30 +265,9 @@ ASK_SECONDS = (0.001, 0.004)
 """How long the first writer of a process pauses before it tries to take the file's lock again: at least, at most."""
 
 
-def locked(reason: str) -> OperationalError:
-    """Return the error for a file whose lock did not come in time, as the driver raises it."""
-    return OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError(f"database is locked: {reason}"))
-
-
-def pause() -> float:
-    """Return how long to pause before trying to take the file's lock again."""
-    return random.uniform(*ASK_SECONDS)  # noqa: S311 - only to spread questions
-
-
-_by_file: dict[str, Turns] = {}
-_by_engine: "weakref.WeakKeyDictionary[Engine, Turns]" = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+_turns: "weakref.WeakKeyDictionary[Engine, Turns]" = weakref.WeakKeyDictionary()
 
 
 def turns_of(engine: Engine) -> Turns:
-    """Return the queue for an engine's file; servers and databases in memory have one for each engine."""
-    name = engine.url.database or ""
-    with _lock:
-        if (
-            engine.dialect.name != "sqlite"
-            or not name
-            or ":memory:" in name
-            or engine.url.query.get("mode") == "memory"
-        ):
-            return _by_engine.setdefault(engine, Turns())
-        return _by_file.setdefault(name, Turns())
+    """Return the queue for the writers of an engine."""
+    return _turns.setdefault(engine, Turns())

@@ -13,33 +13,13 @@ from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathEr
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes
-from deepskills.store.db.listings import ListingRepository
-from deepskills.store.db.models import (
-    FileContent,
-    FormerText,
-    Skill,
-    SkillChange,
-    document_of,
-    split_tags,
-)
+from deepskills.store.db.listings import ListingRepository, hide_groups
+from deepskills.store.db.models import FileContent, Skill, SkillChange, document_of
 from deepskills.store.db.repositories import HistoryRepository, SkillFileRepository, SkillRepository
-from deepskills.store.db.transactions import Transactions, reads, reads_once, writes
+from deepskills.store.db.transactions import Transactions, reads, writes
 from deepskills.store.document import Document
-from deepskills.store.errors import (
-    SkillStaleError,
-)
-from deepskills.store.rules import (
-    Labels,
-    Need,
-    Policy,
-    Viewer,
-    check_revision,
-    check_right,
-    no_skill,
-    owns,
-    sees_groups,
-    storable,
-)
+from deepskills.store.errors import SkillStaleError
+from deepskills.store.rules import Need, Policy, Viewer, check_revision, check_right, no_skill, owns, storable
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 
 logger = logging.getLogger("deepskills")
@@ -131,10 +111,7 @@ class Operations:
     @reads
     async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
         """Return a skill as a viewer may see it: not every reader may know which groups it is shared with."""
-        skill = await self._readable(skill_id, viewer, contents=contents)
-        if not sees_groups(skill, viewer):
-            skill.labels = Labels(skill.tags, {})
-        return skill
+        return hide_groups(await self._readable(skill_id, viewer, contents=contents), viewer)
 
     @reads
     async def _readable(self, skill_id: UUID, viewer: Viewer, *, contents: bool = False, files: bool = True) -> Skill:
@@ -168,23 +145,27 @@ class Operations:
 
     async def _text_of_version(self, skill: Skill, revision: int) -> tuple[SkillChange, Document]:
         """Return the change that brought a revision of a skill, and the text that the skill then had."""
-        # Beyond that, databases raise instead of finding nothing.
-        is_kept = skill.kept_since <= revision < 1 << 63
-        change = await self._history.change(skill.id, revision) if is_kept else None
-        text = document_of(skill)
-        if change is not None and revision < skill.text_since:
-            former = await self._history.text_at(skill.id, revision)
-            change, text = (None, text) if former is None else (change, document_at(former))
-        if change is None:
+        change = await self._history.change(revision)
+        text = await self._text_at(skill, revision)
+        if change is None or text is None or change.skill_id != skill.id:
             raise SkillNotFoundError(
                 f"The skill {skill.name!r} has no version {revision}, or that version has expired. List its versions."
             )
         return change, text
 
+    async def _text_at(self, skill: Skill, revision: int) -> Document | None:
+        """Return the text that a skill had at a revision; `None` if that version has expired."""
+        if revision < skill.kept_since or revision >= skill.text_since:
+            return None if revision < skill.kept_since else document_of(skill)
+        former = await self._history.text_at(skill.id, revision)
+        if former is None:
+            return None
+        return Document(**{name: getattr(former, name) for name in Document.__dataclass_fields__})
+
     async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
         change, text = await self._text_of_version(skill, revision)
-        files = [file.row() for file in await self._history.listed_at(skill.id, revision)]
+        files = await self._history.listed_at(skill.id, revision)
         if contents:
             await self._history.fill(files)
         return Skill(
@@ -204,7 +185,7 @@ class Operations:
         if viewer.is_operator and not viewer.is_system and await self._is_private(skill_id, viewer):
             await self._log_read(skill_id, viewer)
 
-    @reads_once
+    @reads
     async def _is_private(self, skill_id: UUID, viewer: Viewer) -> bool:
         return not await self._listings.visible_ids([skill_id], viewer)
 
@@ -220,14 +201,8 @@ class Operations:
             return False
         if owns(skill, writer):
             return True
-        change = await self._history.change(skill.id, await self._history.content_since(skill))
+        change = await self._history.change(await self._history.content_since(skill))
         return change is not None and change.user_id == writer.user
-
-
-def document_at(former: FormerText) -> Document:
-    """Return a `SKILL.md` that a skill had."""
-    tags = split_tags(former.tags)
-    return Document(former.name, former.description, former.content, tags, former.frontmatter, former.encoding)
 
 
 def exported(skill: Skill) -> dict[str, bytes]:

@@ -104,7 +104,7 @@ class Governance(Operations):
         if skill.is_hidden != hidden:
             skill.is_hidden = hidden
             await self._changes.advance(skill, writer, "hidden" if hidden else "shown")
-            self._changes.reveal(skill)
+            await self._changes.reveal(skill)
         return await self._fresh(skill)
 
     async def approve_skill(
@@ -132,7 +132,7 @@ class Governance(Operations):
         if not skill.is_approved:
             skill.is_approved = True
             await self._changes.advance(skill, writer, APPROVED)
-            self._changes.reveal(skill)
+            await self._changes.reveal(skill)
         return await self._fresh(skill)
 
     async def approval_of(self, skill_id: UUID, user_id: UserId | None = None) -> SkillApproval:
@@ -174,7 +174,7 @@ class Governance(Operations):
             raise no_skill(str(skill_id))
         check_right(skill, writer, "remove")
         check_revision(skill, expected_revision)
-        deleted = await self._history.change(skill.id, skill.revision)
+        deleted = await self._history.change(skill.revision)
         # An owner must not be able to restore what an operator took down.
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
@@ -182,8 +182,7 @@ class Governance(Operations):
         await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None
         # Others may have taken the name in the meantime; with its old age, the skill would take it from them.
-        self._changes.forget_age(skill)
-        self._changes.reveal(skill)
+        await self._changes.reveal(skill, again=True)
         return await self._fresh(skill)
 
     async def check_operator(self, user_id: UserId | None) -> None:

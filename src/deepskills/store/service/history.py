@@ -9,12 +9,12 @@ from deepskills.store.changes import Text, Values
 from deepskills.store.db.engine import Notices
 from deepskills.store.db.models import (
     FileContent,
-    KeptFile,
     Skill,
     SkillChange,
+    SkillFile,
     document_of,
 )
-from deepskills.store.db.transactions import reads, reads_once
+from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
 from deepskills.store.rules import (
@@ -143,7 +143,7 @@ class History(Writing):
         ]
         found: list[dict[str, bytes]] = [{SKILL_FILE: document.render()} for document in texts]
         left = MAX_COMPARED_BYTES
-        read: list[tuple[dict[str, bytes], KeptFile]] = []
+        read: list[tuple[dict[str, bytes], SkillFile]] = []
         for path in sorted({*listed[0], *listed[1]}):
             pair = [files.get(path) for files in listed]
             # Equal by digest, so neither content is read.
@@ -233,7 +233,7 @@ class History(Writing):
         chosen = None if skill_id is None else known_id(skill_id)
         return await self._logged(chosen, owner, since, bounded(limit))
 
-    @reads_once
+    @reads
     async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
         return list(
             await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit, reads=True)
@@ -272,7 +272,7 @@ class History(Writing):
                     # Groups may have changed in the meantime.
                     viewer = await self._policy.viewer(user_id, system=system)
 
-    @reads_once
+    @reads
     async def last_revision(self) -> int:
         """Return the revision of the store's last change."""
         return await self._history.last_revision()

@@ -14,7 +14,7 @@ from deepskills.store.db.models import (
     now,
 )
 from deepskills.store.db.search import Matches
-from deepskills.store.db.transactions import reads, reads_once
+from deepskills.store.db.transactions import reads
 from deepskills.store.errors import (
     SkillPermissionError,
 )
@@ -159,14 +159,9 @@ class Reading(Operations):
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        key = known_id(skill_id)
-        found = await (self._shown(key, viewer, contents=True) if contents else self._listed(key, viewer))
+        found = await self._shown(known_id(skill_id), viewer, contents=contents)
         await self._note_read(found.id, viewer)
         return found
-
-    @reads_once
-    async def _listed(self, skill_id: UUID, viewer: Viewer) -> Skill:
-        return await self._shown(skill_id, viewer, contents=False)
 
     async def get_skill_by_name(
         self, name: str, user_id: UserId | None = None, *, contents: bool = True, system: bool = False
@@ -181,7 +176,7 @@ class Reading(Operations):
 
     @reads
     async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill | None:
-        found = await self._skills.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
+        found = await self._listings.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
         return None if found is None else await self._shown(found, viewer, contents=contents)
 
     async def read_file(
@@ -206,7 +201,7 @@ class Reading(Operations):
             raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
         return content
 
-    @reads_once
+    @reads
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
         """Return the contents of files that another call has just listed, all at once.
 
@@ -215,7 +210,6 @@ class Reading(Operations):
         Raises:
             SkillNotFoundError: If one of them has expired since.
         """
-        # What a revision brought only ever moves from the one table to the other, in the order in which they are read.
         found = await self._history.contents(files)
         for file in files:
             if (file.id, file.since) not in found:
@@ -251,7 +245,7 @@ class Reading(Operations):
                 (skill.owner_id, name) for skill in requiring for name in wanted.get(skill.id, ())
             ):
                 # A stranger who publishes a skill under a name that is missing must not reach those who require it.
-                skill_id = await self._skills.by_name(stored_key(name), viewer, reasons, trusted_owner=owner)
+                skill_id = await self._listings.by_name(stored_key(name), viewer, reasons, trusted_owner=owner)
                 if skill_id is None:
                     logger.warning("Skill %s is required, but does not exist for this user", quoted(name))
                 elif skill_id not in found and skill_id not in skill_ids:

@@ -56,7 +56,8 @@ class Usage(Operations):
     @counts
     async def _count(self, events: list[Mapping[str, Any]], viewer: Viewer) -> int:
         named = {str(event.get("skill", "")) for event in events if as_id(event.get("skill_id")) is None}
-        ids = {name: await self._skills.by_name(stored_key(storable(name[: _MAX_WORD * 8])), viewer) for name in named}
+        keys = {name: stored_key(storable(name[: _MAX_WORD * 8])) for name in named}
+        ids = {name: await self._listings.by_name(key, viewer) for name, key in keys.items()}
         today = now().date()
         totals: Counter[tuple[UUID, str, str]] = Counter()
         for event in events:

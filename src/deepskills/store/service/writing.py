@@ -13,7 +13,7 @@ from deepskills.store.db.models import (
     SkillFile,
     document_of,
 )
-from deepskills.store.db.transactions import reads, reads_once, writes
+from deepskills.store.db.transactions import reads, writes
 from deepskills.store.errors import (
     SkillConflictError,
 )
@@ -77,7 +77,7 @@ class Writing(Operations):
     async def _create(self, writer: Viewer, values: Values) -> Skill:
         return await self._changes.create(writer, values)
 
-    @reads_once
+    @reads
     async def _check_name_free(self, name: str, owner_id: str | None) -> None:
         await self._changes.check_name_free(name, owner_id)
 
@@ -219,7 +219,7 @@ class Writing(Operations):
 
         return await until_written(attempt)
 
-    @reads_once
+    @reads
     async def _writable(
         self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, name: str | None = None
     ) -> Skill:
@@ -354,7 +354,7 @@ class Writing(Operations):
 
         return await until_written(attempt)
 
-    @reads_once
+    @reads
     async def _with_files(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
         return await self._locked(skill_id, writer, "write", expected_revision, files=True)
 
@@ -388,11 +388,8 @@ class Writing(Operations):
         found = await self._skills.of_file(known, writer) if known is not None else None
         if found is None:
             raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
-        skill, file = found
-        # Read again, as the value that changes are made to.
-        path = file.path
-        self._session.expunge_all()
-        skill = await self._locked(skill.id, writer, "write", expected_revision, files=True)
+        skill_id, path = found
+        skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
         await self._changes.apply(skill, writer, "file-deleted", Values(drop=path))
 
 
