@@ -8,8 +8,8 @@ system backend does, and every write is refused in one sentence.
 import base64
 import mimetypes
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar
 
 from deepagents.backends.protocol import (
     BackendProtocol,
@@ -40,6 +40,11 @@ Purpose: TypeAlias = Literal["list", "match", "search"]
 
 FilesFound: TypeAlias = Mapping[str, int | None]
 """Files by path, with their sizes where those are known; a path with a slash at its end is a directory."""
+
+
+class PartialFiles(dict[str, int | None]):
+    """Files of which some were left out, because there are too many."""
+
 
 Content: TypeAlias = bytes | str
 """A file's content, or why it cannot be read."""
@@ -107,7 +112,7 @@ class ReadOnlyFiles(ReadOnlyBackend):
 
     def ls(self, path: str) -> LsResult:
         """List what lies directly in a directory."""
-        return _list(path, lambda root: self.find_files(root, "list"))
+        return _list(path, self._find(path, "list"))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return the content of each file, or the reason why there is none."""
@@ -119,16 +124,25 @@ class ReadOnlyFiles(ReadOnlyBackend):
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, relative to `path`."""
-        return _match(pattern, path, lambda root: self.find_files(root, "match"))
+        return _match(pattern, path, self._find(path or "/", "match"))
 
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search text files for a literal text."""
-        chosen = _choose(glob, path, lambda root: self.find_files(root, "search"))
+        found = self._find(path or "/", "search")
+        chosen = _choose(glob, path, found)
         if isinstance(chosen, GrepResult):
             return chosen
-        return _search(pattern, chosen, self.read_contents(chosen), max_count, passes_over=self.passes_over)
+        result = _search(pattern, chosen, self.read_contents(chosen), max_count, passes_over=self.passes_over)
+        return _mark_partial(result, found)
+
+    def _find(self, path: str, purpose: Purpose) -> FilesFound | SkillsError:
+        root = key_of(path)
+        try:
+            return self.find_files(root, purpose) if root is not None else {}
+        except SkillsError as error:
+            return error
 
 
 class AsyncReadOnlyFiles(ReadOnlyFiles):
@@ -152,8 +166,7 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
 
     async def als(self, path: str) -> LsResult:
         """List what lies directly in a directory."""
-        found = await self._found(path, "list")
-        return _list(path, lambda _root: _give(found))
+        return _list(path, await self._afind(path, "list"))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return the content of each file, or the reason why there is none."""
@@ -165,20 +178,20 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Find files by a pattern, relative to `path`."""
-        found = await self._found(path or "/", "match")
-        return _match(pattern, path, lambda _root: _give(found))
+        return _match(pattern, path, await self._afind(path or "/", "match"))
 
     async def agrep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
         """Search text files for a literal text."""
-        found = await self._found(path or "/", "search")
-        chosen = _choose(glob, path, lambda _root: _give(found))
+        found = await self._afind(path or "/", "search")
+        chosen = _choose(glob, path, found)
         if isinstance(chosen, GrepResult):
             return chosen
-        return _search(pattern, chosen, await self.aread_contents(chosen), max_count, passes_over=self.passes_over)
+        result = _search(pattern, chosen, await self.aread_contents(chosen), max_count, passes_over=self.passes_over)
+        return _mark_partial(result, found)
 
-    async def _found(self, path: str, purpose: Purpose) -> FilesFound | SkillsError:
+    async def _afind(self, path: str, purpose: Purpose) -> FilesFound | SkillsError:
         root = key_of(path)
         try:
             return await self.afind_files(root, purpose) if root is not None else {}
@@ -186,10 +199,15 @@ class AsyncReadOnlyFiles(ReadOnlyFiles):
             return error
 
 
-def _give(found: FilesFound | SkillsError) -> FilesFound:
-    if isinstance(found, SkillsError):
-        raise found
-    return found
+ResultT = TypeVar("ResultT", GlobResult, GrepResult)
+
+
+def _mark_partial(result: ResultT, found: FilesFound | SkillsError) -> ResultT:
+    """Say in a result that some files were left out."""
+    if isinstance(found, PartialFiles):
+        # Older releases of deepagents have no such mark, and show what was found.
+        result.truncated = True
+    return result
 
 
 def key_of(path: str) -> str | None:
@@ -206,14 +224,12 @@ def _keys(paths: Sequence[str]) -> list[str]:
     return [key_of(path) or "" for path in paths]
 
 
-def _list(path: str, find: Callable[[str], FilesFound]) -> LsResult:
+def _list(path: str, found: FilesFound | SkillsError) -> LsResult:
     root = key_of(path)
     if root is None:
         return LsResult(error=f"Path '{path}': invalid_path")
-    try:
-        found = find(root)
-    except SkillsError as error:
-        return LsResult(error=f"Cannot list '{path}': {error}")
+    if isinstance(found, SkillsError):
+        return LsResult(error=f"Cannot list '{path}': {found}")
     if root in found:
         return LsResult(error=f"Path '{path}': not_a_directory")
     entries: dict[str, FileInfo] = {}
@@ -254,27 +270,28 @@ def _read(path: str, contents: Sequence[Content], offset: int, limit: int) -> Re
     return ReadResult(file_data=data) if data["encoding"] == "base64" else slice_read_response(data, offset, limit)
 
 
-def _match(pattern: str, path: str | None, find: Callable[[str], FilesFound]) -> GlobResult:
+def _match(pattern: str, path: str | None, found: FilesFound | SkillsError) -> GlobResult:
     try:
         is_match = compile_grep_include_glob(pattern)
-        root = key_of(path or "/")
-        found = find(root) if root is not None else {}
-    except (InvalidGlobPatternError, SkillsError) as error:
+    except InvalidGlobPatternError as error:
         return GlobResult(error=str(error))
+    if isinstance(found, SkillsError):
+        return GlobResult(error=str(found))
+    root = key_of(path or "/")
     files = [file for file in sorted(found) if file != root and not file.endswith("/")]
-    return GlobResult(
-        matches=[_info(file, found[file]) for file in files if is_match(file[len(root or "") + 1 :])],
-    )
+    matches = [_info(file, found[file]) for file in files if is_match(file[len(root or "") + 1 :])]
+    return _mark_partial(GlobResult(matches=matches), found)
 
 
-def _choose(glob: str | None, path: str | None, find: Callable[[str], FilesFound]) -> list[str] | GrepResult:
+def _choose(glob: str | None, path: str | None, found: FilesFound | SkillsError) -> list[str] | GrepResult:
     """Return the files that a search reads, or why there is none."""
     try:
         is_match = compile_grep_include_glob(glob) if glob else None
-        root = key_of(path or "/")
-        found = find(root) if root is not None else {}
-    except (InvalidGlobPatternError, SkillsError) as error:
+    except InvalidGlobPatternError as error:
         return GrepResult(error=str(error))
+    if isinstance(found, SkillsError):
+        return GrepResult(error=str(found))
+    root = key_of(path or "/")
     chosen = []
     for file in sorted(found):
         # A file that is named itself is matched by its name.
