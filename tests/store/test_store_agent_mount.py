@@ -142,7 +142,11 @@ def test_file_tools_show_what_the_model_may_see(mode: Mode, any_sessions: Sessio
         assert all("/skills/mine" in answers[number] for number in (0, 2))
         assert not any("/skills/off" in answer or "~" in answer for answer in answers[:3])
         assert [("quiet" in answer) for answer in answers[:3]] == [start == "/quiet"] * 3
-        assert [("not found" in answer.replace("_", " ")) for answer in answers[3:]] == [start == "go", start == "go", True]
+        assert [("not found" in answer.replace("_", " ")) for answer in answers[3:]] == [
+            start == "go",
+            start == "go",
+            True,
+        ]
 
 
 def test_a_search_reads_so_many_bytes(mode: Mode, any_sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:

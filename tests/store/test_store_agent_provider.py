@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,7 @@ from deepskills.store import (
     create_store_engine,
     migrations,
 )
-from deepskills.store.agent import reader, usage
+from deepskills.store.agent import reader
 from support import Conversation, Mode, load
 
 
@@ -290,17 +289,14 @@ def test_usage_is_counted(mode: Mode, any_sessions: Sessions) -> None:
 
 
 @on_sqlite
-def test_usage_that_is_being_written(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_that_is_being_written(url: str) -> None:
     """A flush also waits for what is being written at that moment."""
-    monkeypatch.setattr(usage, "PAUSE_SECONDS", 0)
     sessions = async_sessionmaker(new_engine(url, statement_timeout=120))
     (mine,) = seed(sessions, "alice", draft("mine"))
     adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=sessions, record_usage=True)
     other_writer = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other_writer.execute("BEGIN IMMEDIATE")
     Conversation("sync", adapter).call(load("mine"))
-    while adapter._recorder._waiting:  # noqa: SLF001 - until the background has taken the event
-        time.sleep(0.01)
     flush = threading.Thread(target=lambda: asyncio.run(adapter.flush_usage()))
     flush.start()
     flush.join(0.3)

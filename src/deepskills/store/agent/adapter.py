@@ -1,6 +1,5 @@
 """`DatabaseSkillAdapter`: gives agents the skills of the store, without files on disk."""
 
-import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
@@ -93,4 +92,4 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
     async def flush_usage(self) -> None:
         """Wait until all usage so far is in the store; call this before the process ends."""
         if self._recorder is not None:
-            await asyncio.to_thread(self._recorder.flush)
+            await self._recorder.usage.aflush()

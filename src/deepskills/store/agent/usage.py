@@ -1,100 +1,19 @@
 """Counts what agents use, in the background: no run waits for it or fails because of it."""
 
 import asyncio
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills import SkillEvent, SkillExtension
 from deepskills._io.bridge import bridge
-from deepskills.extensions import UsageEvent
+from deepskills.extensions import SkillUsage, UsageEvent
 from deepskills.store.agent.provider import StoreProvider
-from deepskills.store.agent.reader import AgentReader
-from deepskills.store.db.engine import SessionFactory, bridged_engines, unavailable
+from deepskills.store.db.engine import SessionFactory, bridged_engines
 from deepskills.store.rules import UserId
 from deepskills.store.service import SkillService
-
-logger = logging.getLogger("deepskills")
-
-PAUSE_SECONDS = 0.5
-"""How long events are collected before they are written together."""
-
-MAX_WAITING = 10_000
-"""How many events can wait; more are dropped, and logged."""
-
-Event = dict[str, Any]
-
-
-class UsageRecorder(SkillExtension):
-    """Hears the skill events of an agent's runs and counts them in the store."""
-
-    def __init__(self, provider: StoreProvider) -> None:
-        self._provider = provider
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[AsyncSession, str | None, Event]] = []
-        self._is_writing = False
-        self._underway: set[asyncio.Task[None]] = set()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
-        """Return a recorder for the same store without the waiting events, so that those are written once."""
-        return UsageRecorder(self._provider)
-
-    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
-        """Record an event; it is written later."""
-        owner = self._provider.owner(runtime)
-        known = self._provider.skill_id(owner, event.skill)
-        # Opened now, although used later: the choice of database may depend on the run's context.
-        entry = (self._provider.session_factory(), owner, {**event.as_dict(), "skill_id": known})
-        with self._lock:
-            if len(self._waiting) >= MAX_WAITING:
-                logger.warning("Usage of a skill was not counted: %d events are waiting for the database", MAX_WAITING)
-                return
-            self._waiting.append(entry)
-            is_first, self._is_writing = not self._is_writing, True
-        if is_first:
-            bridge.start(self._write_soon)
-
-    def flush(self) -> None:
-        """Wait until all events so far are written."""
-        bridge.run(self._write)
-
-    async def _write_soon(self) -> None:
-        await asyncio.sleep(PAUSE_SECONDS)
-        with self._lock:
-            self._is_writing = False
-        await self._write()
-
-    async def _write(self) -> None:
-        """Write the waiting events, and wait for those that others are writing."""
-        with self._lock:
-            entries, self._waiting = self._waiting, []
-        task = asyncio.create_task(self._write_entries(entries))
-        self._underway.add(task)
-        task.add_done_callback(self._underway.discard)
-        loop = asyncio.get_running_loop()
-        # After a fork, tasks of the parent's event loop never end here.
-        await asyncio.wait([task for task in self._underway if task.get_loop() is loop])
-
-    async def _write_entries(self, entries: list[tuple[AsyncSession, str | None, Event]]) -> None:
-        batches: dict[tuple[int, str | None], tuple[AsyncSession, list[Event]]] = {}
-        for session, owner, event in entries:
-            # Events of one user in one database are written together, by the first of their sessions.
-            key = (id(session.sync_session.bind or session), owner)
-            batches.setdefault(key, (session, []))[1].append(event)
-        for (_, owner), (session, events) in batches.items():
-            await self._write_batch(session, owner, events)
-
-    async def _write_batch(self, session: AsyncSession, owner: str | None, events: list[Event]) -> None:
-        try:
-            async with session:
-                bridged_engines.adopt(session)
-                await AgentReader(session, policy=self._provider.policy).record_usage(events, owner)
-        except Exception as error:  # noqa: BLE001 - counting must not end anything
-            failure = unavailable(error) or error
-            logger.error("Use of skills was not counted (%d events): %s", len(events), failure)  # noqa: TRY400 - the message says it all
 
 
 class StoreRecorder:
@@ -119,24 +38,65 @@ class StoreRecorder:
         self._user_id = user_id
         self._options = options
 
-    def capture(self, runtime: Any) -> UserId | None:  # noqa: ANN401 - LangGraph's runtime
-        """Return the user of the run."""
-        return self._user_id(runtime) if callable(self._user_id) else self._user_id
+    def capture(self, runtime: Any) -> tuple[AsyncSession, UserId | None]:  # noqa: ANN401 - LangGraph's runtime
+        """Return a session for the event, and the user of the run."""
+        # Opened now, although used later: the choice of database may depend on the run's context.
+        return self._session_factory(), self._user_id(runtime) if callable(self._user_id) else self._user_id
+
+    def find_skill(self, user: UserId | None, name: str) -> UUID | None:  # noqa: ARG002 - for those who know more
+        """Return the id of the skill that a user's run means by a name; `None` if the store has to look it up."""
+        return None
 
     def __call__(self, event: UsageEvent) -> None:
         """Count one event."""
         self.record_batch([event])
 
     def record_batch(self, events: Sequence[UsageEvent]) -> None:
-        """Count events, with one transaction per user."""
-        by_user: dict[Any, list[dict[str, Any]]] = {}
+        """Count events, with one transaction per user and database."""
+        batches: dict[Any, tuple[AsyncSession, list[dict[str, Any]]]] = {}
         for event in events:
-            by_user.setdefault(event.captured, []).append(event.as_dict())
+            session, user = event.captured or (self._session_factory(), None)
+            key = (id(session.sync_session.bind or session), user)
+            known = {**event.as_dict(), "skill_id": self.find_skill(user, event.skill)}
+            batches.setdefault(key, (session, []))[1].append(known)
 
-        async def write() -> None:
-            for user, counted in by_user.items():
-                async with self._session_factory() as session:
-                    bridged_engines.adopt(session)
-                    await SkillService(session, **self._options).record_usage(counted, user)
+        async def write(session: AsyncSession, user: UserId | None, counted: list[dict[str, Any]]) -> None:
+            async with session:
+                bridged_engines.adopt(session)
+                await SkillService(session, **self._options).record_usage(counted, user)
 
-        bridge.run(write)
+        async def write_all() -> None:
+            writes = (write(session, user, counted) for (_, user), (session, counted) in batches.items())
+            # One database that does not answer costs no other its counts.
+            for result in await asyncio.gather(*writes, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+
+        bridge.run(write_all)
+
+
+class UsageRecorder(SkillExtension):
+    """Hears the skill events of an adapter's runs and counts them in its store."""
+
+    def __init__(self, provider: StoreProvider) -> None:
+        self.usage = SkillUsage(_ProviderRecorder(provider))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
+        """Return the same object: events of copies of an agent go to one store."""
+        return self
+
+    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
+        """Put an event where it waits to be counted."""
+        self.usage.on_event(event, runtime)
+
+
+class _ProviderRecorder(StoreRecorder):
+    """Counts for the skills that a provider listed, which knows their ids."""
+
+    def __init__(self, provider: StoreProvider) -> None:
+        super().__init__(provider.session_factory, provider.owner, policy=provider.policy)
+        self._provider = provider
+
+    def find_skill(self, user: UserId | None, name: str) -> UUID | None:
+        """Return the id of the skill that a user's run knows by a name."""
+        return self._provider.skill_id(None if user is None else str(user), name)
