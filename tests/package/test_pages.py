@@ -138,7 +138,7 @@ NEEDING = {
     "a network, and a key in .env": "`make test-server` starts that project",
     "a checkout": "`.ci/run` runs both",
     "a PostgreSQL server and a port": "`tests/store` starts the application on both databases",
-    "a PostgreSQL server and its tools": "tried by hand with `pg_dump` 16",
+    "a PostgreSQL server and its tools": "`tests/store` dumps and restores with `pg_dump`",
     "jq": "the same command without `jq` is tested in `tests/cli`",
     "mcp": "`make test-mcp` runs the page",
     "mcp, langchain-mcp-adapters and a server with tools": "`make test-mcp` uses the adapters beside ours with 1.x",

@@ -1,10 +1,13 @@
 """A search costs other users nothing, finds what agents would find, and tells nothing of what one may not see."""
 
-import pytest
-from store_support import Sessions, draft, service_on
-from test_store_db_listings import statements
+import tracemalloc
 
-from deepskills.store import SkillUpdate
+import pytest
+from sqlalchemy import update
+from store_support import Sessions, draft, service_on
+from test_store_db_listings import fill, statements
+
+from deepskills.store import Skill, SkillUpdate
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +64,24 @@ async def test_nothing_is_told_of_the_time_before(sessions: Sessions) -> None:
         await watching.aclose()  # type: ignore[attr-defined]
     assert [change.name for change in heard] == ["deals", "deals"]
     assert all(change.revision > made.revision + 1 for change in heard)
+
+
+async def test_a_search_holds_a_bounded_number_of_texts(sessions: Sessions) -> None:
+    """However many skills have the words, a search holds the beginnings of a hundred, and nothing when it is done."""
+    await fill(sessions, 1_500, words="common")
+    async with sessions() as session:
+        await session.execute(update(Skill).values(beginning="common " * 700))
+        await session.commit()
+    async with service_on(sessions) as service:
+        found = await service.list_skills("alice", q="common", limit=5)
+        tracemalloc.start()
+        try:
+            again = await service.list_skills("alice", q="common", limit=5)
+            held, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert [skill.id for skill in again] == [skill.id for skill in found]
+    assert len(found) == 5
+    # All texts together are 7 MB, and what the ranker makes of a text takes several times as much.
+    assert held < 1_000_000
+    assert peak < 7_000_000

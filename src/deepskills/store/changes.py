@@ -30,13 +30,7 @@ from deepskills.store.db.models import (
     document_of,
     now,
 )
-from deepskills.store.db.repositories import (
-    READ,
-    STAMP_BITS,
-    HistoryRepository,
-    SkillFileRepository,
-    SkillRepository,
-)
+from deepskills.store.db.repositories import READ, STAMP_BITS, HistoryRepository, SkillFileRepository, SkillRepository
 from deepskills.store.db.search import index_words
 from deepskills.store.document import Document
 from deepskills.store.rules import (

@@ -142,20 +142,16 @@ class StoreLimits:
         Raises:
             SkillQuotaError: If that is over the quota.
         """
-        is_within = (self.owner_skills is None or skills <= self.owner_skills) and (
-            self.owner_bytes is None or size <= self.owner_bytes
-        )
-        if not tells and not is_within:
-            raise SkillQuotaError("The skill's owner cannot keep more. Ask the owner to make room.")
         if self.owner_skills is not None and skills > self.owner_skills:
-            raise SkillQuotaError(
+            reason = (
                 f"The owner would have {skills} skills; at most {self.owner_skills} are kept for each. Delete some."
             )
-        if self.owner_bytes is not None and size > self.owner_bytes:
-            raise SkillQuotaError(
-                f"The owner's skills would take {size} bytes; at most {self.owner_bytes} are kept for each. "
-                "Delete files or skills."
-            )
+        elif self.owner_bytes is not None and size > self.owner_bytes:
+            reason = f"The owner's skills would take {size} bytes; at most {self.owner_bytes} are kept for each. "
+            reason += "Delete files or skills."
+        else:
+            return
+        raise SkillQuotaError(reason if tells else "The skill's owner cannot keep more. Ask the owner to make room.")
 
     def _check_file(self, path: str, size: int) -> None:
         check_path(path)
@@ -428,12 +424,8 @@ def was_seen(audience: str, viewer: Viewer) -> bool:
     return audience == "*" or (bool(audience) and not viewer.groups.isdisjoint(json.loads(audience)))
 
 
-def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
-    """Check that a writer has a right on a skill.
-
-    Raises:
-        SkillPermissionError: If not.
-    """
+def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
+    """Whether a writer has a right on a skill."""
     is_own = owns(skill, writer)
     # Everybody's agents use system skills, so no group may write them, even if they are shared with it.
     by_group = skill.owner_id is not None and any(
@@ -446,19 +438,19 @@ def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
         "remove": is_own or (writer.is_operator and skill.owner_id is not None),
         "operate": writer.is_operator,
     }
-    if not allowed[need]:
+    return allowed[need]
+
+
+def check_right(skill: Guarded, writer: Viewer, need: Need) -> None:
+    """Check that a writer has a right on a skill.
+
+    Raises:
+        SkillPermissionError: If not.
+    """
+    if not has_right(skill, writer, need):
         raise SkillPermissionError(
             f"The skill {quoted(skill.name)} is not yours to change in this way. Ask its owner, or create your own."
         )
-
-
-def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
-    """Whether a writer has a right on a skill, for example to decide what to offer them."""
-    try:
-        check_right(skill, writer, need)
-    except SkillPermissionError:
-        return False
-    return True
 
 
 def check_revision(skill: Guarded, expected_revision: int | None) -> None:

@@ -49,19 +49,10 @@ class SkillFileContent(BaseModel):
         return self
 
 
-class SkillFileCreate(BaseModel):
+class SkillFileCreate(SkillFileContent):
     """A file to add to a skill; in JSON, bytes are base64."""
 
-    model_config = ConfigDict(extra="forbid")
-
     path: str = Field(min_length=1, examples=["references/guide.md"])
-    content: str | bytes
-    encoding: FileEncoding = "utf-8"
-
-    @model_validator(mode="after")
-    def _decode(self) -> "SkillFileCreate":
-        self.content = _decoded(self.content, self.encoding)
-        return self
 
     @model_serializer(mode="wrap")
     def _encode(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

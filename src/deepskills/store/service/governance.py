@@ -5,16 +5,10 @@ from datetime import datetime
 from uuid import UUID
 
 from deepskills._skillmd.problems import quoted
-from deepskills.store.db.models import (
-    Skill,
-    now,
-)
+from deepskills.store.db.models import Skill, now
 from deepskills.store.db.repositories import APPROVED, Replaced
 from deepskills.store.db.transactions import reads, writes
-from deepskills.store.errors import (
-    SkillConflictError,
-    SkillPermissionError,
-)
+from deepskills.store.errors import SkillConflictError, SkillPermissionError
 from deepskills.store.rules import (
     UserId,
     Viewer,
@@ -240,7 +234,6 @@ class Governance(Operations):
         return await self._history.forgettable(moment, PURGE_LOOK)
 
     @writes
-    async def _forget(self, rows: Sequence[Replaced]) -> int:
+    async def _forget(self, rows: Sequence[Replaced]) -> None:
         # Another purge may have been faster; what it deleted is not there to be deleted again.
         await self._history.forget(rows)
-        return len(rows)

@@ -7,22 +7,11 @@ from uuid import UUID
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Text, Values
 from deepskills.store.db.engine import Notices
-from deepskills.store.db.models import (
-    FileContent,
-    Skill,
-    SkillChange,
-    SkillFile,
-    document_of,
-)
+from deepskills.store.db.models import FileContent, Skill, SkillChange, SkillFile, document_of
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.rules import (
-    UserId,
-    Viewer,
-    known_id,
-    was_seen,
-)
+from deepskills.store.rules import UserId, Viewer, known_id, was_seen
 from deepskills.store.service.base import MAX_CHANGES, bounded, sizes_of, until_written
 from deepskills.store.service.writing import Writing
 from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread

@@ -8,27 +8,11 @@ from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillNo
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills.store.db.listings import MAX_FOUND, Filter, Position, TagMatch, cursor_at, offset_of
-from deepskills.store.db.models import (
-    Skill,
-    SkillFile,
-    now,
-)
-from deepskills.store.db.search import Matches
+from deepskills.store.db.models import Skill, SkillFile, now
 from deepskills.store.db.transactions import reads
-from deepskills.store.errors import (
-    SkillPermissionError,
-)
+from deepskills.store.errors import SkillPermissionError
 from deepskills.store.formatter import SkillFormatter
-from deepskills.store.rules import (
-    EVERYTHING,
-    TRUSTED,
-    Reason,
-    UserId,
-    Viewer,
-    as_id,
-    known_id,
-    storable,
-)
+from deepskills.store.rules import EVERYTHING, TRUSTED, Reason, UserId, Viewer, as_id, known_id, storable
 from deepskills.store.service.base import MAX_SEARCH_LENGTH, Operations, SkillPage, exported
 from deepskills.store.workers import run_in_thread
 
@@ -124,13 +108,11 @@ class Reading(Operations):
     ) -> SkillPage:
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
-        matches = await self._matches(viewer, chosen, query, size + 1, offset)
+        matches = await self._transactions.perform(
+            lambda: self._listings.search(viewer, chosen, query, size + 1, offset), "read"
+        )
         ids = await run_in_thread(len(matches.best) * 4_096, lambda: matches.ids(query, offset))
         return await self._found(viewer, chosen, ids[: size + 1], offset=offset, size=size)
-
-    @reads
-    async def _matches(self, viewer: Viewer, chosen: Filter, query: str, limit: int, offset: int) -> Matches:
-        return await self._listings.search(viewer, chosen, query, limit, offset)
 
     @reads
     async def _found(self, viewer: Viewer, chosen: Filter, ids: list[UUID], *, offset: int, size: int) -> SkillPage:
@@ -213,7 +195,7 @@ class Reading(Operations):
         found = await self._history.contents(files)
         for file in files:
             if (file.id, file.since) not in found:
-                raise _is_expired(file)
+                raise SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")
         return [found[file.id, file.since] for file in files]
 
     async def required_skills(
@@ -281,7 +263,3 @@ class Reading(Operations):
             skill_id = skill.id if isinstance(skill, Skill) else skill
             known = await self.get_skill(skill_id, user_id, contents=include_file_contents)
         return SkillFormatter.format_skill_content(known, include_file_contents)
-
-
-def _is_expired(file: SkillFile) -> SkillNotFoundError:
-    return SkillNotFoundError(f"The file {quoted(file.path)} has expired. Get the skill again.")

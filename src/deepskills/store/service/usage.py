@@ -11,18 +11,9 @@ from uuid import UUID
 from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_TOKENS
 from deepskills._skillmd.names import stored_key
 from deepskills.store.db.listings import Filter
-from deepskills.store.db.models import (
-    now,
-)
+from deepskills.store.db.models import now
 from deepskills.store.db.transactions import counts, reads
-from deepskills.store.rules import (
-    UserId,
-    Viewer,
-    as_id,
-    has_right,
-    known_id,
-    storable,
-)
+from deepskills.store.rules import UserId, Viewer, as_id, has_right, known_id, storable
 from deepskills.store.service.base import Operations, SkillFigures, UsageCount
 
 MAX_EVENTS = 10_000
@@ -129,31 +120,24 @@ class Usage(Operations):
     ) -> None:
         """Remember that the loader wrote a skill to a directory of a user's sandbox."""
         viewer = await self._policy.viewer(user_id)
-        await self._note(viewer.user or "", directory, skill_id, list(digests[:MAX_DELIVERED]))
-
-    @counts
-    async def _note(self, user_key: str, directory: str, skill_id: UUID, digests: list[str]) -> None:
-        await self._history.note_delivery(user_key, directory, skill_id, digests)
+        kept = digests[:MAX_DELIVERED]
+        await self._transactions.perform(
+            lambda: self._history.note_delivery(viewer.user or "", directory, skill_id, kept), "count"
+        )
 
     async def deliveries(
         self, directories: Collection[str], user_id: UserId | None = None
     ) -> dict[str, frozenset[str]]:
         """Return the directories of a user's sandbox that the loader wrote, with the digests of their files."""
         viewer = await self._policy.viewer(user_id)
-        return await self._deliver(viewer.user or "", directories) if directories else {}
-
-    @reads
-    async def _deliver(self, user_key: str, directories: Collection[str]) -> dict[str, frozenset[str]]:
-        return await self._history.deliveries(user_key, directories)
+        return await self._transactions.perform(
+            lambda: self._history.deliveries(viewer.user or "", directories), "read"
+        )
 
     async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:
         """Forget that the loader wrote to a directory that is gone."""
         viewer = await self._policy.viewer(user_id)
-        await self._forget_delivery(viewer.user or "", directory)
-
-    @counts
-    async def _forget_delivery(self, user_key: str, directory: str) -> None:
-        await self._history.forget_delivery(user_key, directory)
+        await self._transactions.perform(lambda: self._history.forget_delivery(viewer.user or "", directory), "count")
 
 
 def about_tokens(characters: int, size: int) -> int:

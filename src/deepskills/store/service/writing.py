@@ -2,31 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError
 from deepskills._skillmd.problems import quoted
 from deepskills.store.changes import Text, Values
-from deepskills.store.db.models import (
-    FileContent,
-    Skill,
-    SkillFile,
-    document_of,
-)
+from deepskills.store.db.models import FileContent, Skill, SkillFile, document_of
 from deepskills.store.db.transactions import reads, writes
-from deepskills.store.errors import (
-    SkillConflictError,
-)
-from deepskills.store.rules import (
-    UserId,
-    Viewer,
-    as_id,
-    check_groups,
-    check_rename,
-    checked_groups,
-    known_id,
-    owns,
-)
+from deepskills.store.document import Document
+from deepskills.store.errors import SkillConflictError
+from deepskills.store.rules import UserId, Viewer, as_id, check_groups, check_rename, checked_groups, known_id, owns
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of, until_written
 from deepskills.store.workers import run_in_thread
@@ -71,11 +57,7 @@ class Writing(Operations):
             raise
         # Asked before its turn, which is everybody's time. Who comes first in between is told by the unique index.
         await self._check_name_free(data.name if values.text is None else values.text.document.name, writer.user)
-        return await self._create(writer, values)
-
-    @writes
-    async def _create(self, writer: Viewer, values: Values) -> Skill:
-        return await self._changes.create(writer, values)
+        return await self._transactions.perform(lambda: self._changes.create(writer, values), "write")
 
     @reads
     async def _check_name_free(self, name: str, owner_id: str | None) -> None:
@@ -176,24 +158,27 @@ class Writing(Operations):
         listed = given if given is None or isinstance(given, Mapping) else list(given)
         size = _size_of(data, listed)
 
-        def read() -> tuple[SkillCreate | SkillUpdate, list[FileContent] | None]:
-            new_text = _text_of(data) if isinstance(data, bytes | str) else data
+        def read() -> tuple[SkillCreate | SkillUpdate | Document, list[FileContent] | None]:
+            new_text = Document.read(data) if isinstance(data, bytes | str) else data
             return new_text, None if listed is None else file_contents(listed)
 
         text, contents = await run_in_thread(size, read)
-        shared_with = checked_groups(text.shared_with) if _is_given(text, "shared_with") else None  # type: ignore[arg-type]
-        is_public = text.is_public if _is_given(text, "is_public") else None
+        groups = _given(text, "shared_with")
+        shared_with = None if groups is None else checked_groups(groups)
 
         def prepare(skill: Skill) -> Values:
             if contents is not None:
                 self._policy.limits.check_files(sizes_of(contents))
             before = document_of(skill)
-            if isinstance(text, SkillUpdate):
+            if isinstance(text, Document):
+                document = text
+            elif isinstance(text, SkillUpdate):
                 document = text.apply(before)
             else:
                 document = text.document()
-                if text.frontmatter is None and not _is_given(text, "tags"):
+                if text.frontmatter is None and _given(text, "tags") is None:
                     document = replace(document, tags=before.tags)
+            is_public = _given(text, "is_public")
             return Values(Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
 
         return await self._rewrite(known_id(skill_id), writer, "saved", prepare, expected_revision, size=size)
@@ -221,10 +206,16 @@ class Writing(Operations):
 
     @reads
     async def _writable(
-        self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, name: str | None = None
+        self,
+        skill_id: UUID,
+        writer: Viewer,
+        expected_revision: int | None,
+        *,
+        name: str | None = None,
+        files: bool = False,
     ) -> Skill:
-        """Return a skill as its writer may change it, with its text and without its files."""
-        skill = await self._locked(skill_id, writer, "write", expected_revision)
+        """Return a skill as its writer may change it, with its text, and with the list of its files or without."""
+        skill = await self._locked(skill_id, writer, "write", expected_revision, files=files)
         if name is not None:
             check_rename(skill, writer, name)
             # An early answer, of another moment; what counts is asked again when it is written.
@@ -307,8 +298,8 @@ class Writing(Operations):
             SkillPathError: If the path is refused.
             SkillTooLargeError: If the file, or the skill with it, is too large, or the owner keeps too much.
         """
-        return await self._put_file(
-            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=False
+        return await self.save_file(
+            skill_id, data, user_id, expected_revision=expected_revision, replaces=False, system=system
         )
 
     async def save_file(
@@ -318,31 +309,18 @@ class Writing(Operations):
         user_id: UserId | None,
         *,
         expected_revision: int | None = None,
+        replaces: bool = True,
         system: bool = False,
     ) -> SkillFile:
         """Add a file to a skill, or replace the one at its path in one step; the same content changes nothing.
 
-        It raises what `add_file` raises, except for an existing file.
+        It raises what `add_file` raises, an existing file only if it is not to be replaced.
         """
-        return await self._put_file(
-            skill_id, data, user_id, expected_revision=expected_revision, system=system, replaces=True
-        )
-
-    async def _put_file(
-        self,
-        skill_id: UUID,
-        data: SkillFileCreate,
-        user_id: UserId | None,
-        *,
-        expected_revision: int | None,
-        system: bool,
-        replaces: bool,
-    ) -> SkillFile:
         writer = await self._policy.writer(user_id, system=system)
         (file,) = await run_in_thread(len(data.content), lambda: file_contents([data]))
 
         async def attempt() -> SkillFile | None:
-            skill = await self._with_files(known_id(skill_id), writer, expected_revision)
+            skill = await self._writable(known_id(skill_id), writer, expected_revision, files=True)
             kept = {row.path: row for row in skill.files}
             if file.path in kept and not replaces:
                 raise SkillConflictError(
@@ -350,23 +328,15 @@ class Writing(Operations):
                 )
             sizes = {path: row.size for path, row in kept.items() if path != file.path}
             await run_in_thread(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
-            return await self._put(skill, writer, "file-saved" if file.path in kept else "file-added", file)
+            action = "file-saved" if file.path in kept else "file-added"
+            changed = await self._change(skill, writer, action, Values(put=file))
+            if changed is None:
+                return None
+            saved = next(row for row in changed.files if row.path == file.path)
+            saved.skill_id, saved.data, saved.skill_revision = changed.id, file.data, changed.revision
+            return saved
 
         return await until_written(attempt)
-
-    @reads
-    async def _with_files(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
-        return await self._locked(skill_id, writer, "write", expected_revision, files=True)
-
-    @writes
-    async def _put(self, known: Skill, writer: Viewer, action: str, file: FileContent) -> SkillFile | None:
-        skill = await self._locked(known.id, writer, "write", files=True)
-        if skill.revision != known.revision:
-            return None
-        await self._changes.apply(skill, writer, action, Values(put=file))
-        saved = next(row for row in skill.files if row.path == file.path)
-        saved.skill_id, saved.data, saved.skill_revision = skill.id, file.data, skill.revision
-        return saved
 
     async def delete_file(
         self, file_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
@@ -393,19 +363,10 @@ class Writing(Operations):
         await self._changes.apply(skill, writer, "file-deleted", Values(drop=path))
 
 
-def _text_of(content: bytes | str) -> SkillCreate:
-    """Return what a `SKILL.md` says, and nothing about who sees the skill."""
-    read = SkillCreate.from_skill_md(content)
-    return SkillCreate.model_construct(
-        # A `SKILL.md` says nothing about visibility, so these stay unset and keep their values.
-        read.model_fields_set - {"is_public", "shared_with", "files"},
-        **{name: getattr(read, name) for name in SkillCreate.model_fields},
-    )
-
-
-def _is_given(data: SkillCreate | SkillUpdate, field: str) -> bool:
-    """Whether whoever made `data` said anything about a field."""
-    return field in data.model_fields_set and getattr(data, field) is not None
+def _given(data: SkillCreate | SkillUpdate | Document, field: str) -> Any:  # noqa: ANN401 - as the field
+    """Return what was said about a field; `None` if nothing was, as in a `SKILL.md` about those who see it."""
+    is_given = not isinstance(data, Document) and field in data.model_fields_set
+    return getattr(data, field) if is_given else None
 
 
 def _size_of(data: GivenSkill, files: GivenFiles | None = None) -> int:
