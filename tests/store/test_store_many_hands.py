@@ -1,6 +1,7 @@
 """Many at once: fair turns on SQLite, comparisons that hold nobody up, large answers in pieces, indexes for groups."""
 
 import asyncio
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -24,7 +25,7 @@ from deepskills.store import (
     create_store_engine,
     workers,
 )
-from deepskills.store.document import MAX_COMPARED_LINES, difference
+from deepskills.store.document import MAX_COMPARED, difference
 from deepskills.store.service.history import History
 from support import scaled
 
@@ -255,9 +256,9 @@ async def test_long_work_has_threads_of_its_own(sessions: Sessions, monkeypatch:
 
 
 def test_comparisons_are_bounded_in_total() -> None:
-    """Of many files only so many lines are matched with each other; the rest is shown as removed and added."""
+    """Of many files only so many lines are compared with each other; the rest is shown as removed and added."""
     matched: list[int] = []
-    lines = MAX_COMPARED_LINES // 4
+    lines = math.isqrt(MAX_COMPARED) // 2
     before = {f"{n}.md": "".join(f"{i} old\n" for i in range(lines)).encode() for n in range(8)}
     after = {path: content.replace(b"old", b"new") for path, content in before.items()}
     import difflib  # noqa: PLC0415 - counted here
@@ -265,13 +266,13 @@ def test_comparisons_are_bounded_in_total() -> None:
     original = difflib.unified_diff
 
     def counted(old: Any, new: Any, *names: Any, **options: Any) -> Any:
-        matched.append(len(old) + len(new))
+        matched.append(len(old) * len(new))
         return original(old, new, *names, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(difflib, "unified_diff", counted)
         shown = difference(before, after)
-    assert sum(matched) <= MAX_COMPARED_LINES
+    assert sum(matched) <= MAX_COMPARED
     assert all(f"+++ b/{path}" in shown for path in before)
     assert workers.INLINE_BYTES < 1024 * 1024
 

@@ -1,7 +1,7 @@
 """What an update would change inside text files, line by line, at a cost that no file can multiply."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 from deepskills._install.paths import SourceError
@@ -26,25 +26,35 @@ class TextDifferences:
         old, new = _read_text(self._old / path, path), _read_text(self._new / path, path)
         if old is None or new is None:
             return None
-        return list(self._unified(path, old.split("\n"), new.split("\n"))) if old != new else []
+        return list(self._unify(path, old.split("\n"), new.split("\n"))) if old != new else []
 
-    def _unified(self, path: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-        start = _count_equal(old, new, min(len(old), len(new)))
-        end = _count_equal(old[::-1], new[::-1], min(len(old), len(new)) - start)
-        # What differs, with the lines around it. Finding the best match is quadratic and worse.
-        first, rest = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
-        before, after = old[first : len(old) - rest], new[first : len(new) - rest]
-        yield f"--- {path}"
-        yield f"+++ {path}"
-        pairs = len(before) * len(after)
-        if pairs <= self._pairs_left:
-            self._pairs_left -= pairs
-            for line in list(difflib.unified_diff(before, after, lineterm="", n=_CONTEXT))[2:]:
-                yield _shift(line, first) if line.startswith("@@") else line
-        else:
-            yield f"@@ -{first + 1},{len(before)} +{first + 1},{len(after)} @@"
-            yield from (f"-{line}" for line in before)
-            yield from (f"+{line}" for line in after)
+    def _unify(self, path: str, old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+        self._pairs_left -= yield from unify(old, new, path, path, self._pairs_left)
+
+
+def unify(
+    old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, pairs_left: int, end: str = ""
+) -> Generator[str, None, int]:
+    """Yield the difference of two texts in the unified format, and return how many pairs of lines were compared.
+
+    Where there are more than `pairs_left`, all that differs is one hunk. `end` is the end of the lines of headers.
+    """
+    start = _count_equal(old, new, min(len(old), len(new)))
+    same = _count_equal(old[::-1], new[::-1], min(len(old), len(new)) - start)
+    # What differs, with the lines around it. Finding the best match is quadratic and worse.
+    first, rest = max(start - _CONTEXT, 0), max(same - _CONTEXT, 0)
+    before, after = old[first : len(old) - rest], new[first : len(new) - rest]
+    yield f"--- {old_name}{end}"
+    yield f"+++ {new_name}{end}"
+    pairs = len(before) * len(after)
+    if pairs <= pairs_left:
+        for line in list(difflib.unified_diff(before, after, lineterm=end, n=_CONTEXT))[2:]:
+            yield f"{_shift(line, first)}{end}" if line.startswith("@@") else line
+        return pairs
+    yield f"@@ -{first + 1},{len(before)} +{first + 1},{len(after)} @@{end}"
+    yield from (f"-{line}" for line in before)
+    yield from (f"+{line}" for line in after)
+    return 0
 
 
 def _count_equal(old: Sequence[str], new: Sequence[str], limit: int) -> int:

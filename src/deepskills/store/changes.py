@@ -182,7 +182,7 @@ class Changes:
     async def _replace_text(self, skill: Skill, before: Document, text: Text) -> None:
         """Give a skill a new text, and keep the one before."""
         size = len(before.render())
-        self._history.add(
+        self._session.add(
             FormerText(skill_id=skill.id, since=skill.text_since, until=skill.revision, size=size, **vars(before))
         )
         skill.text_since = skill.revision
@@ -216,18 +216,18 @@ class Changes:
         # A clock may be set back, and two changes may come within its resolution.
         skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
         skill.stamp = secrets.randbits(STAMP_BITS)
-        self._history.add(self._entry(skill, writer, action, skill.revision, skill.updated_at))
+        self._session.add(self._entry(skill, writer, action, skill.revision, skill.updated_at))
 
     async def log_read(self, skill: Skill, reader: Viewer) -> None:
         """Log that an operator read somebody's private skill; the skill itself stays as it is."""
-        self._history.add(self._entry(skill, reader, READ, await self._history.next_revision(), now()))
+        self._session.add(self._entry(skill, reader, READ, await self._history.next_revision(), now()))
 
     async def log_purge(self, skills: Sequence[Skill], writer: Viewer) -> None:
         """Log that skills go for good, each under a revision of its own; the rows themselves are about to go."""
         last = await self._history.next_revision(len(skills))
         for revision, skill in enumerate(skills, last - len(skills) + 1):
             at = max(now(), skill.updated_at + timedelta(microseconds=1))
-            self._history.add(self._entry(skill, writer, "purged", revision, at))
+            self._session.add(self._entry(skill, writer, "purged", revision, at))
         await self._session.flush()
 
     def _entry(self, skill: Skill, writer: Viewer, action: str, revision: int, at: datetime) -> SkillChange:

@@ -6,15 +6,15 @@ no others; if nothing changes, the bytes stay as they came in.
 """
 
 import codecs
-import difflib
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillFormatError
+from deepskills._install.differences import unify
 from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.read import SkillReading, fenced_part, read_skill
 from deepskills._skillmd.repair import Tree, as_text
@@ -345,12 +345,8 @@ def _tags_of(frontmatter: Mapping[str, Tree]) -> list[str]:
     return check_tags(tag for item in items if (tag := as_text(item).strip()))
 
 
-MAX_COMPARED_LINES = 2_000
-"""How many differing lines are matched with each other, in all files together.
-
-Matching takes quadratic time, or worse if many lines are the same. Beyond this, a file's changed part is shown as
-removed and added.
-"""
+MAX_COMPARED = 1_000_000
+"""How many pairs of lines are compared, in all files together; beyond, what differs is shown as removed and added."""
 
 MAX_LINES = 200_000
 """Up to this many lines, a file is compared line by line; each line is an object in memory."""
@@ -373,7 +369,7 @@ def difference(
 
 
 def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
-    left = MAX_COMPARED_LINES
+    left = MAX_COMPARED
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         if old == new:
@@ -387,7 +383,7 @@ def _differences(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Ite
         if texts[0] is None or texts[1] is None:
             yield f"Binary files {names[0]} and {names[1]} differ\n"
         else:
-            left -= yield from _unify(texts[0], texts[1], *names, left)
+            left -= yield from unify(texts[0], texts[1], *names, left, "\n")
 
 
 def _lines(content: bytes) -> list[str] | None:
@@ -396,36 +392,3 @@ def _lines(content: bytes) -> list[str] | None:
         return [line for line in re.split(r"(?<=\n)", content.decode()) if line]
     except UnicodeDecodeError:
         return None
-
-
-def _unify(
-    old: Sequence[str], new: Sequence[str], old_name: str, new_name: str, limit: int
-) -> Generator[str, None, int]:
-    """Yield a unified diff and return how many lines were matched; too many are replaced by one hunk."""
-    # Equal lines at both ends are cheap to find, and are most of any file; only the middle is matched.
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    longest = min(len(old), len(new)) - start
-    pairs = zip(reversed(old), reversed(new), strict=False)
-    end = min(longest, next((i for i, (a, b) in enumerate(pairs) if a != b), longest))
-    count = len(old) + len(new) - 2 * (start + end)
-    if count <= limit:
-        first, last = max(0, start - 3), max(0, end - 3)
-        matched = difflib.unified_diff(old[first : len(old) - last], new[first : len(new) - last], old_name, new_name)
-        yield from (_shift(line, first) if line.startswith("@@") else line for line in matched)
-        return count
-    yield from (f"--- {old_name}\n", f"+++ {new_name}\n")
-    yield f"@@ -{start + 1},{len(old) - start - end} +{start + 1},{len(new) - start - end} @@\n"
-    yield from (f"-{line}" for line in old[start : len(old) - end])
-    yield from (f"+{line}" for line in new[start : len(new) - end])
-    return 0
-
-
-def _shift(hunk: str, by: int) -> str:
-    """Return a hunk's heading for lines that were compared without the first `by`."""
-
-    def moved(part: str) -> str:
-        place, comma, count = part[1:].partition(",")
-        return f"{part[0]}{int(place) + by}{comma}{count}"
-
-    _, old, new, _ = hunk.split(" ", 3)
-    return f"@@ {moved(old)} {moved(new)} @@\n"

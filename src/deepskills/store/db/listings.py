@@ -28,7 +28,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     false,
     func,
     literal,
@@ -112,21 +111,6 @@ def one_of_ids(column: InstrumentedAttribute[UUID], ids: Collection[UUID], diale
     # SQLite keeps ids as hexadecimal text.
     listed = func.json_each(json.dumps([given.hex for given in ids])).table_valued("value")
     return type_coerce(column, String).in_(select(listed.c.value))
-
-
-def pairs_of_keys(pairs: Collection[tuple[UUID, int]], dialect: str) -> Any:  # noqa: ANN401 - a table
-    """Return any number of pairs of an id and a revision as a table with the columns `id` and `since`."""
-    if dialect == "postgresql":
-        ids = bindparam(None, [given for given, _ in pairs], ARRAY(Uuid()))
-        revisions = bindparam(None, [since_ for _, since_ in pairs], ARRAY(BigInteger()))
-        keys = func.unnest(ids, revisions)
-        return keys.table_valued(column("id", Uuid()), column("since", BigInteger()), name="keys").render_derived()
-    listed = func.json_each(json.dumps([[given.hex, since_] for given, since_ in pairs])).table_valued("value")
-    columns = (
-        func.json_extract(listed.c.value, "$[0]", type_=String()).label("id"),
-        func.json_extract(listed.c.value, "$[1]", type_=BigInteger()).label("since"),
-    )
-    return select(*columns).subquery("keys")
 
 
 # -- Listings ----------------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ log. All statements of the store are here, in `listings.py` (many skills) and in
 
 import datetime as dt
 import hashlib
+import itertools
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -25,7 +26,6 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
-    type_coerce,
     union,
     union_all,
     update,
@@ -37,7 +37,7 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from deepskills._skillmd.names import stored_key
 from deepskills.store.db.engine import CHANNEL
-from deepskills.store.db.listings import one_of_ids, pairs_of_keys, readable, visible
+from deepskills.store.db.listings import one_of_ids, readable, visible
 from deepskills.store.db.models import (
     INSERT_SEARCH_ROW,
     NEVER_SEEN,
@@ -56,6 +56,8 @@ from deepskills.store.db.models import (
 )
 from deepskills.store.db.search import search_row
 from deepskills.store.rules import Reason, Viewer
+
+ItemT = TypeVar("ItemT")
 
 
 class SkillRepository:
@@ -252,6 +254,10 @@ STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
+KEYS = 1_000
+"""How many pairs of keys one statement names: databases limit their parameters."""
+
+
 @dataclass(frozen=True)
 class Replaced:
     """A former text, or a former file, by its key."""
@@ -285,10 +291,6 @@ class HistoryRepository:
     async def last_revision(self) -> int:
         """Return the revision of the last change."""
         return int(await self._session.scalar(select(Counter.value).where(Counter.id == 1)) or 0)
-
-    def add(self, record: SkillChange | FormerText) -> None:
-        """Write a record."""
-        self._session.add(record)
 
     async def changes(  # noqa: PLR0913 - filters, each by name
         self,
@@ -349,17 +351,14 @@ class HistoryRepository:
     async def contents(self, files: Iterable[SkillFile]) -> dict[tuple[UUID, int], bytes]:
         """Return the contents of files by id and by the revision that brought them; those that expired are left out.
 
-        Two statements at most, whatever the number of files.
+        Two statements for each thousand files.
         """
         wanted = {(file.id, file.since) for file in files}
         found: dict[tuple[UUID, int], bytes] = {}
-        # In this order: what is replaced between the two statements moves from the first table to the second.
+        # In this order: what is replaced between two statements moves from the first table to the second.
         for table in (SkillFile, FormerFile):
-            pairs = wanted - found.keys()
-            if pairs:
-                keys = pairs_of_keys(pairs, self._dialect)
-                chosen = and_(type_coerce(table.id, keys.c.id.type) == keys.c.id, table.since == keys.c.since)
-                query = select(table.id, table.since, table.data).join(keys, chosen)
+            for keys in batched(wanted - found.keys(), KEYS):
+                query = select(table.id, table.since, table.data).where(tuple_(table.id, table.since).in_(keys))
                 found |= {(row.id, row.since): row.data for row in await self._session.execute(query)}
         return found
 
@@ -443,10 +442,9 @@ class HistoryRepository:
         texts = [(row.skill_id, row.since) for row in rows if row.file_id is None]
         files = [(row.file_id, row.since) for row in rows if row.file_id is not None]
         for table, id_, pairs in ((FormerText, FormerText.skill_id, texts), (FormerFile, FormerFile.id, files)):
-            if pairs:
-                keys = pairs_of_keys(pairs, self._dialect)
-                own = tuple_(type_coerce(id_, keys.c.id.type), table.since).in_(select(keys.c.id, keys.c.since))
-                await self._session.execute(delete(table).where(own), execution_options={"synchronize_session": False})
+            for keys in batched(pairs, KEYS):
+                gone = delete(table).where(tuple_(id_, table.since).in_(keys))
+                await self._session.execute(gone, execution_options={"synchronize_session": False})
         # A changed stamp makes every agent look again; otherwise a pinned version that is gone would still be listed.
         await self._session.execute(
             update(Counter).where(Counter.id == 1).values(stamp=secrets.randbits(STAMP_BITS)),
@@ -466,10 +464,9 @@ class HistoryRepository:
         """Return the digests of the files that the loader wrote, by directory of a user's sandbox."""
         found: dict[str, frozenset[str]] = {}
         keys = [_digest(directory) for directory in directories]
-        # Databases limit the number of parameters of a statement.
-        for start in range(0, len(keys), 500):
+        for some in batched(keys, KEYS):
             query = select(Delivery.directory, Delivery.digests).where(
-                Delivery.user_key == user_key, Delivery.directory_key.in_(keys[start : start + 500])
+                Delivery.user_key == user_key, Delivery.directory_key.in_(some)
             )
             rows = await self._session.execute(query)
             found |= {row.directory: frozenset(row.digests.split("\n")) for row in rows}
@@ -483,8 +480,8 @@ class HistoryRepository:
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the usage counts; each row has `skill_id`, `day`, `type`, `trigger` and `count`."""
         insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
-        for start in range(0, len(rows), 500):
-            statement: Any = insert(SkillUsage).values(list(rows[start : start + 500]))
+        for some in batched(rows, KEYS):
+            statement: Any = insert(SkillUsage).values(some)
             statement = statement.on_conflict_do_update(
                 index_elements=["skill_id", "day", "type", "trigger"],
                 set_={"count": SkillUsage.count + statement.excluded.count},
@@ -504,6 +501,13 @@ class HistoryRepository:
         chosen = one_of_ids(SkillUsage.skill_id, skill_ids, self._dialect)
         query = select(SkillUsage).where(chosen, SkillUsage.day >= since, SkillUsage.type == LOADED)
         return (await self._session.scalars(query)).all()
+
+
+def batched(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+    """Yield the items, so many at a time."""
+    rest = iter(items)
+    while batch := list(itertools.islice(rest, size)):
+        yield batch
 
 
 def _digest(directory: str) -> str:
