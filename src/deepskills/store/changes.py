@@ -108,7 +108,7 @@ class Changes:
         skill.is_hidden = skill.is_approved = False
         skill.updated_at = now()
         skill.words, skill.beginning = text.words, text.beginning
-        revision = await self.advance(skill, writer, "created")
+        revision = await self.advance(skill, writer, "created", has_content=True)
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
@@ -165,7 +165,7 @@ class Changes:
         skill.revision = revision = await self._history.next_revision()
         if has_new_text and values.text is not None:
             await self._replace_text(skill, before, values.text)
-        self._log(skill, writer, action)
+        self._log(skill, writer, action, has_content=has_new_contents)
         if has_new_readers or is_renamed:
             await self.reveal(skill, again=is_renamed)
         await self._files.retire(stale, revision)
@@ -205,18 +205,20 @@ class Changes:
             if beyond:
                 await self._history.forget(beyond)
 
-    async def advance(self, skill: Skill, writer: Viewer, action: str) -> int:
+    async def advance(self, skill: Skill, writer: Viewer, action: str, *, has_content: bool = False) -> int:
         """Raise a skill's revision and log why."""
         skill.revision = await self._history.next_revision()
-        self._log(skill, writer, action)
+        self._log(skill, writer, action, has_content=has_content)
         return skill.revision
 
-    def _log(self, skill: Skill, writer: Viewer, action: str) -> None:
+    def _log(self, skill: Skill, writer: Viewer, action: str, *, has_content: bool) -> None:
         """Date a skill with its new revision, and log why; its time never runs backwards, whatever the clock does."""
         # A clock may be set back, and two changes may come within its resolution.
         skill.updated_at = max(now(), skill.updated_at + timedelta(microseconds=1))
         skill.stamp = secrets.randbits(STAMP_BITS)
-        self._session.add(self._entry(skill, writer, action, skill.revision, skill.updated_at))
+        change = self._entry(skill, writer, action, skill.revision, skill.updated_at)
+        change.has_content = has_content
+        self._session.add(change)
 
     async def log_read(self, skill: Skill, reader: Viewer) -> None:
         """Log that an operator read somebody's private skill; the skill itself stays as it is."""

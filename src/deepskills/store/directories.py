@@ -44,22 +44,15 @@ def skill_directories(root: str | os.PathLike[str]) -> list[Path]:
         SkillNotFoundError: If there is none.
     """
     start = Path(root)
-    found = [
-        Path(parent)
-        for parent, directories, names in os.walk(start)
-        if _may_descend(start, Path(parent), directories, names) and SKILL_FILE in names
-    ]
+    found = []
+    for parent, directories, names in os.walk(start):
+        # Directories inside a skill hold its files, not other skills.
+        is_end = SKILL_FILE in names or len(Path(parent).relative_to(start).parts) >= MAX_DEPTH
+        directories[:] = [] if is_end else sorted(name for name in directories if name not in PASSED_OVER)
+        found += [Path(parent)] if SKILL_FILE in names else []
     if not found:
         raise SkillNotFoundError(f"{start} holds no directory with a {SKILL_FILE}. Check the path.")
     return sorted(found)
-
-
-def _may_descend(start: Path, parent: Path, directories: list[str], names: list[str]) -> bool:
-    """Prune a walk: directories inside a skill hold its files, not other skills."""
-    depth = len(parent.relative_to(start).parts)
-    is_end = SKILL_FILE in names or depth >= MAX_DEPTH
-    directories[:] = [] if is_end else sorted(name for name in directories if name not in PASSED_OVER)
-    return True
 
 
 async def import_skills(

@@ -390,21 +390,13 @@ Need: TypeAlias = Literal["write", "own", "remove", "operate"]
 class Guarded(Protocol):
     """The parts of a skill that the rules look at."""
 
-    @property
-    def name(self) -> str:
-        """Its name."""
+    name: str
+    owner_id: str | None
+    """Its owner; `None` for a system skill."""
 
-    @property
-    def owner_id(self) -> str | None:
-        """Its owner; `None` for a system skill."""
-
-    @property
-    def revision(self) -> int:
-        """Its revision."""
-
-    @property
-    def shared_with(self) -> Mapping[str, Right]:
-        """The groups it is shared with, and what their members may do."""
+    revision: int
+    shared_with: dict[str, Right]
+    """The groups it is shared with, and what their members may do."""
 
 
 def owns(skill: Guarded, writer: Viewer) -> bool:

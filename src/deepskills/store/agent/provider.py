@@ -140,7 +140,7 @@ class StoreProvider(SkillProvider):
 
     def read_skill(self, skill: ProvidedSkill, runtime: Any) -> Awaitable[bytes]:  # noqa: ANN401 - LangGraph's runtime
         """Return the text of a skill, if the run's user may still see it."""
-        return self._read_text(_head_of(skill), self.owner(runtime))
+        return self._read(_head_of(skill), SKILL_FILE, self.owner(runtime))
 
     def list_files(self, skill: ProvidedSkill, runtime: Any) -> Awaitable[Iterable[ProvidedFile]]:  # noqa: ANN401 - as above
         """Return the other files of a skill; none if the run's user may no longer see it."""
@@ -148,7 +148,7 @@ class StoreProvider(SkillProvider):
 
     def read_file(self, skill: ProvidedSkill, path: str, runtime: Any) -> Awaitable[bytes]:  # noqa: ANN401 - as above
         """Return a file of a skill, if the run's user may still see it."""
-        return self._read_file(_head_of(skill), path, self.owner(runtime))
+        return self._read(_head_of(skill), path, self.owner(runtime))
 
     async def ask(self, owner: str | None, question: Callable[[AgentReader, Viewer], Awaitable[AnswerT]]) -> AnswerT:
         """Return the store's answer to a question of a user's run."""
@@ -200,19 +200,15 @@ class StoreProvider(SkillProvider):
             return [ListingProblems([failure]), *known.skills]
         return [ListingProblems(self._problems(seen.overview)), *seen.skills]
 
-    async def _read_text(self, head: SkillSummary, owner: str | None) -> bytes:
-        text = (await self.texts([head], owner)).get(head.id)
-        if text is None:
-            raise SkillNotFoundError("the skill is no longer in the store, or this user may not see it")
-        return text
-
     async def _list_files(self, head: SkillSummary, owner: str | None) -> list[ProvidedFile]:
         return [ProvidedFile(path, size) for path, size in (await self.paths(head, owner)).items()]
 
-    async def _read_file(self, head: SkillSummary, path: str, owner: str | None) -> bytes:
-        content = await self.content(head, path, owner)
+    async def _read(self, head: SkillSummary, path: str, owner: str | None) -> bytes:
+        is_text = path == SKILL_FILE
+        content = (await self.texts([head], owner)).get(head.id) if is_text else await self.content(head, path, owner)
         if content is None:
-            raise SkillNotFoundError("the file is no longer in the store, or this user may not see it")
+            what = "skill" if is_text else "file"
+            raise SkillNotFoundError(f"the {what} is no longer in the store, or this user may not see it")
         return content
 
     @asynccontextmanager

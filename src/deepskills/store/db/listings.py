@@ -181,7 +181,7 @@ _BAD_CURSOR = "The cursor does not come from a listing. Start again without it."
 
 def cursor_at(offset: int) -> str:
     """Return a place in the results of a search as opaque text."""
-    return _encode([offset])
+    return _encode({"offset": offset})
 
 
 def offset_of(cursor: str) -> int:
@@ -191,15 +191,15 @@ def offset_of(cursor: str) -> int:
         SkillFormatError: If it names none.
     """
     try:
-        (found,) = _decode(cursor)
-    except (ValueError, TypeError, RecursionError):
+        found = _decode(cursor)["offset"]
+    except (ValueError, TypeError, KeyError, RecursionError):
         found = -1
     if not isinstance(found, int) or not 0 <= found <= MAX_FOUND:
         raise SkillFormatError("The cursor does not come from a search. Start again without it.")
     return found
 
 
-def _encode(place: list[Any]) -> str:
+def _encode(place: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 

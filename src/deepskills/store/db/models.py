@@ -509,6 +509,9 @@ class SkillChange(Base):
     """The user who did it; `None` for the operator's code."""
 
     at: Mapped[datetime] = mapped_column(UtcDateTime)
+    has_content: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Whether it changed the text or the files."""
+
     audience: Mapped[str] = mapped_column(Text)
     """Who else could see the skill then: empty for nobody, `*` for everybody, or else groups, as JSON."""
 

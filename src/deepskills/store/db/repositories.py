@@ -26,7 +26,6 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
-    union,
     union_all,
     update,
 )
@@ -369,31 +368,22 @@ class HistoryRepository:
             # Not a change: what is assigned to an attribute would be written again.
             set_committed_value(file, "data", found.get((file.id, file.since), b""))
 
-    async def content_since(self, skill: Skill) -> int:
-        """Return the revision that wrote a skill's current text and files."""
-        bounds = union_all(
-            select(func.max(SkillFile.since)).where(SkillFile.skill_id == skill.id),
-            # A removed file is no longer among the current ones.
-            select(func.max(FormerFile.until)).where(FormerFile.skill_id == skill.id),
-        )
-        return max(skill.text_since, *(found or 0 for found in await self._session.scalars(bounds)))
+    async def content_change(self, skill_id: UUID, revision: int) -> SkillChange | None:
+        """Return the change that wrote the text and files that a skill had at a revision."""
+        query = select(SkillChange).where(SkillChange.skill_id == skill_id, SkillChange.has_content)
+        query = query.where(SkillChange.revision <= revision).order_by(SkillChange.revision.desc())
+        return (await self._session.scalars(query.limit(1))).first()
 
     async def was_approved(self, skill: Skill, revision: int) -> bool:
         """Whether an operator approved the text and files that a skill had at a revision, then or at another one."""
-        approved = select(SkillChange.revision).where(
-            SkillChange.skill_id == skill.id, SkillChange.action == APPROVED, SkillChange.revision >= skill.kept_since
-        )
         # An approval covers text and files together, so it holds from the last change to either until the next.
-        bounds = union(
-            select(FormerText.until).where(FormerText.skill_id == skill.id),
-            select(FormerFile.since).where(FormerFile.skill_id == skill.id),
-            select(FormerFile.until).where(FormerFile.skill_id == skill.id),
-            select(SkillFile.since).where(SkillFile.skill_id == skill.id),
-        )
-        changed = [skill.text_since, *await self._session.scalars(bounds)]
-        first = max((at for at in changed if at <= revision), default=0)
-        next_one = min((at for at in changed if at > revision), default=skill.revision + 1)
-        return any(first <= at < next_one for at in await self._session.scalars(approved))
+        first = await self.content_change(skill.id, revision)
+        since = max(skill.kept_since, 0 if first is None else first.revision)
+        query = select(SkillChange).where(SkillChange.skill_id == skill.id, SkillChange.revision >= since)
+        query = query.where(or_(SkillChange.has_content, SkillChange.action == APPROVED))
+        changes = (await self._session.scalars(query.order_by(SkillChange.revision))).all()
+        later = itertools.takewhile(lambda change: change.revision <= revision or not change.has_content, changes)
+        return any(change.action == APPROVED for change in later)
 
     async def forgettable(self, moment: datetime, limit: int) -> list[Replaced]:
         """Return some of the former texts and files that were replaced before a time, oldest first.

@@ -201,7 +201,7 @@ class Operations:
             return False
         if owns(skill, writer):
             return True
-        change = await self._history.change(await self._history.content_since(skill))
+        change = await self._history.content_change(skill.id, skill.revision)
         return change is not None and change.user_id == writer.user
 
 
