@@ -137,35 +137,46 @@ LIVE = "deleted_at IS NULL"
 """The condition for skills that are not deleted."""
 
 _DELETED = "deleted_at IS NOT NULL"
-_ZERO = text("0")
-_FALSE = text("false")
 
 
 NEVER_SEEN = 1 << 62
 """The age of a name that nobody else could see yet: higher than every revision, so that it never comes first."""
 
 
-class SkillTag(Base):
+class _OfSkill:
+    """Rows that belong to a skill, and go with it."""
+
+    skill_id: Mapped[UUID] = mapped_column(
+        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
+    )
+
+
+class _File:
+    """What is kept of a file beside its key and content."""
+
+    skill_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"))
+    path: Mapped[str] = mapped_column(String(MAX_PATH_LENGTH))
+    size: Mapped[int] = mapped_column(Integer)
+    is_text: Mapped[bool] = mapped_column(Boolean)
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the content, in hexadecimal."""
+
+
+class SkillTag(_OfSkill, Base):
     """A tag by which a skill is found, in its own row so that every database can index it."""
 
     __tablename__ = "deepskills_tags"
     __table_args__ = (Index(None, "tag_key", "skill_id"),)
 
-    skill_id: Mapped[UUID] = mapped_column(
-        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
-    )
     tag_key: Mapped[str] = mapped_column(String(MAX_TAG_LENGTH * FOLDED), primary_key=True)
 
 
-class SkillShare(Base):
+class SkillShare(_OfSkill, Base):
     """A group through which a skill is seen, in its own row for the same reason."""
 
     __tablename__ = "deepskills_shares"
     __table_args__ = (Index(None, "group_id", "skill_id"),)
 
-    skill_id: Mapped[UUID] = mapped_column(
-        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
-    )
     group_id: Mapped[str] = mapped_column(String(MAX_OWNER_LENGTH), primary_key=True)
     since: Mapped[int] = mapped_column(BigInteger)
     """The revision from which the group has had the skill under its name."""
@@ -187,21 +198,14 @@ class FileContent:
         return cls(path, data, len(data), _is_text(data), hashlib.sha256(data).hexdigest())
 
 
-class SkillFile(Base):
+class SkillFile(_File, Base):
     """A file of a skill, except its `SKILL.md`. Stored as bytes; `content` is text if the bytes are."""
 
     __tablename__ = "deepskills_files"
     __table_args__ = (UniqueConstraint("skill_id", "path"),)
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
-    skill_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"))
-    path: Mapped[str] = mapped_column(String(MAX_PATH_LENGTH))
-    size: Mapped[int] = mapped_column(Integer)
-    is_text: Mapped[bool] = mapped_column(Boolean)
-    digest: Mapped[str] = mapped_column(String(64), server_default=text("''"))
-    """SHA-256 of the content, in hexadecimal."""
-
-    since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    since: Mapped[int] = mapped_column(BigInteger, default=0)
     """The revision of the skill that brought this content."""
 
     data: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
@@ -297,41 +301,41 @@ class Skill(Base):
     """The groups that the skill is shared with, and what their members may do. `SkillShare` has them again."""
 
     is_public: Mapped[bool] = mapped_column(Boolean, default=False)
-    is_hidden: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
+    is_hidden: Mapped[bool] = mapped_column(Boolean, default=False)
     """Whether an operator hides it from everybody but its owner."""
 
-    is_approved: Mapped[bool] = mapped_column(Boolean, default=False, server_default=_FALSE)
+    is_approved: Mapped[bool] = mapped_column(Boolean, default=False)
     """Whether an operator approved its current text and files."""
 
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    revision: Mapped[int] = mapped_column(BigInteger, default=0)
     """Raised by every change to the skill or its files; of two changes in the store, the later has the higher
     revision."""
 
-    stamp: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    stamp: Mapped[int] = mapped_column(BigInteger, default=0)
     """A random number of each change: skills with the same stamps are the same skills, in any copy of a database."""
 
-    number: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    number: Mapped[int] = mapped_column(BigInteger, default=0)
     """The revision that the skill was created with."""
 
-    name_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    name_since: Mapped[int] = mapped_column(BigInteger, default=0)
     """The revision from which it has had its name, as a public skill if it is one."""
 
-    text_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    text_since: Mapped[int] = mapped_column(BigInteger, default=0)
     """The revision that brought the current `SKILL.md`."""
 
-    kept_since: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    kept_since: Mapped[int] = mapped_column(BigInteger, default=0)
     """The first revision whose version is complete; a purge removed texts or files of earlier ones."""
 
-    size: Mapped[int] = mapped_column(BigInteger, default=0, server_default=_ZERO)
+    size: Mapped[int] = mapped_column(BigInteger, default=0)
     """The size of the text and of all files, in bytes."""
 
-    words: Mapped[str] = mapped_column(WORDS, deferred=True, default="", server_default=text("''"))
+    words: Mapped[str] = mapped_column(WORDS, deferred=True, default="")
     """The words that the database searches: the stems of each field's words, one line per field."""
 
-    beginning: Mapped[str] = mapped_column(Text, deferred=True, default="", server_default=text("''"))
+    beginning: Mapped[str] = mapped_column(Text, deferred=True, default="")
     """Headings and the beginning of the instructions, which the ranker reads."""
 
     file_rows: Mapped[list[SkillFile]] = relationship(
@@ -423,15 +427,12 @@ INSERT_SEARCH_ROW = (
 """Adds a skill to it."""
 
 
-class SkillRequirement(Base):
+class SkillRequirement(_OfSkill, Base):
     """A name that a skill requires, so that a deletion can name the skills that need it."""
 
     __tablename__ = "deepskills_requires"
     __table_args__ = (Index(None, "name_key", "skill_id"),)
 
-    skill_id: Mapped[UUID] = mapped_column(
-        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
-    )
     position: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     name: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME))
     name_key: Mapped[str] = mapped_column(String(MAX_REQUIRED_NAME * FOLDED))
@@ -454,15 +455,12 @@ class Delivery(Base):
     """SHA-256 of some of the files that it wrote, the `SKILL.md` first, one per line."""
 
 
-class FormerText(Base):
+class FormerText(_OfSkill, Base):
     """A `SKILL.md` that a skill had, from one revision up to another."""
 
     __tablename__ = "deepskills_former_texts"
     __table_args__ = (Index(None, "until"),)
 
-    skill_id: Mapped[UUID] = mapped_column(
-        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
-    )
     since: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     until: Mapped[int] = mapped_column(BigInteger)
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
@@ -475,7 +473,7 @@ class FormerText(Base):
     """The size of the whole text, in bytes."""
 
 
-class FormerFile(Base):
+class FormerFile(_File, Base):
     """A file that a skill had, from one revision up to another."""
 
     __tablename__ = "deepskills_former_files"
@@ -484,11 +482,6 @@ class FormerFile(Base):
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
     since: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     until: Mapped[int] = mapped_column(BigInteger)
-    skill_id: Mapped[UUID] = mapped_column(Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"))
-    path: Mapped[str] = mapped_column(String(MAX_PATH_LENGTH))
-    size: Mapped[int] = mapped_column(Integer)
-    is_text: Mapped[bool] = mapped_column(Boolean)
-    digest: Mapped[str] = mapped_column(String(64))
     data: Mapped[bytes] = mapped_column(LargeBinary)
 
 
@@ -516,14 +509,11 @@ class SkillChange(Base):
     """Who else could see the skill then: empty for nobody, `*` for everybody, or else groups, as JSON."""
 
 
-class SkillUsage(Base):
+class SkillUsage(_OfSkill, Base):
     """How often a skill was used on one day, for one kind of event and one trigger."""
 
     __tablename__ = "deepskills_usage"
 
-    skill_id: Mapped[UUID] = mapped_column(
-        Uuid, ForeignKey("deepskills_skills.id", ondelete="CASCADE"), primary_key=True
-    )
     day: Mapped[dt.date] = mapped_column(Date, primary_key=True)
     type: Mapped[str] = mapped_column(String(32), primary_key=True)
     trigger: Mapped[str] = mapped_column(String(32), primary_key=True)

@@ -50,7 +50,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -216,7 +216,7 @@ class Transactions:
                 except sqlite3.OperationalError as error:
                     is_busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
                     if not is_busy or time.monotonic() > deadline:
-                        raise
+                        raise OperationalError("BEGIN IMMEDIATE", None, error) from error
                 await asyncio.sleep(random.uniform(*ASK_SECONDS))  # noqa: S311 - only to spread questions
         finally:
             await connection.run_sync(_run_on_sqlite, f"PRAGMA busy_timeout = {milliseconds}")

@@ -6,8 +6,6 @@ from deepskills.store.db.models import SEARCH_TABLE, Base
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
