@@ -77,7 +77,10 @@ async def everything(sessions: Sessions) -> list[Any]:
         found += [(change.revision, change.action, change.user_id, change.at) for change in changes]
         for skill in await service.list_skills("alice", name="report"):
             versions = await service.list_versions(skill.id, "alice")
-            found += [await service.diff_versions(skill.id, 1, each.revision, "alice") for each in versions[:-1]]
+            found += [
+                await service.diff_versions(skill.id, versions[-1].revision, each.revision, "alice")
+                for each in versions[:-1]
+            ]
             found.append(await service.usage(skill.id, None, "alice"))
         return [*found, [skill.name for skill in await service.list_skills("bob", q="quarterly")]]
 
