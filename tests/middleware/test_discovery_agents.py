@@ -542,7 +542,7 @@ def test_a_function_for_the_backend_that_fails_is_an_error_and_the_run_goes_on(
 
 @pytest.mark.parametrize("what", ["sources", "backend"])
 def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_path: Path) -> None:
-    """A function that hangs is given up after `backend_timeout`; what was known stays, and the run goes on."""
+    """A function that hangs is given up after `backend_timeout`, and the run goes on."""
     write_files(tmp_path, LAYERS)
     hangs, released = threading.Event(), threading.Event()
     waited: list[bool] = []
@@ -558,11 +558,11 @@ def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_
     options: dict[str, Any] = {"backend": FilesystemBackend(tmp_path), "sources": ["/base"]}
     options[what] = maybe_late(options[what])
     first = Chat("async", SkillsMiddleware(**options))
-    before = shown(first.say())
+    assert shown(first.say())
     hangs.set()
     # Only the run in which nothing answers has a limit: a slow machine would miss it elsewhere too.
     chat = Chat("async", SkillsMiddleware(**options, backend_timeout=0.3), saver=first.saver)
-    assert shown(chat.say()) == before
+    assert shown(chat.say()) == {}
     assert waited == [], "the run did not wait for the function"
     released.set()
     code = "sources-failed" if what == "sources" else "source-failed"
@@ -571,8 +571,8 @@ def test_a_function_that_is_late_under_ainvoke_is_one_that_fails(what: str, tmp_
 
 
 @both_modes
-def test_a_function_that_fails_once_keeps_what_was_known(mode: Mode, tmp_path: Path) -> None:
-    """While a function fails, the thread keeps its catalog, and what is loaded stays loaded."""
+def test_while_a_function_fails_nothing_is_shown_and_what_is_loaded_stays_loaded(mode: Mode, tmp_path: Path) -> None:
+    """What a thread knows may be another user's, so nothing stands in for it; a failure lifts no limit either."""
     write_files(tmp_path, LAYERS)
     works = [True]
 
@@ -585,13 +585,63 @@ def test_a_function_that_fails_once_keeps_what_was_known(mode: Mode, tmp_path: P
     chat = Chat(mode, middleware, call_tools(("load_skill", {"skill_name": "shared"})))
     before = chat.say()
     works[0] = False
-    assert list(shown(chat.say())) == list(shown(before))
-    assert chat.problems == [("sources", "sources-failed", "error")]
-    assert chat.state["skills_loaded"] == ["shared"]
+    for _ in range(2):
+        assert shown(chat.say()) == {}
+        assert chat.problems == [("sources", "sources-failed", "error")]
+        assert chat.state["skills_loaded"] == ["shared"]
+        assert "Instructions of shared." not in chat.model.requests[-1].text
     works[0] = True
-    chat.say()
+    assert list(shown(chat.say())) == list(shown(before))
+    assert "Instructions of shared." in chat.model.requests[-1].text
     assert chat.problems == []
     assert chat.state["skills_load_errors"] == []
+
+
+@both_modes
+@pytest.mark.parametrize("process", ["same", "new"])
+@pytest.mark.parametrize("fails", ["sources", "backend", "listing"])
+def test_a_failure_shows_no_user_what_the_thread_knows_of_another(
+    mode: Mode, fails: str, process: str, tmp_path: Path
+) -> None:
+    """Bob resumes Ann's thread while his sources, his backend or its listing fail: he is shown nothing of hers."""
+    files = skill_md("ann-notes", "Only for Ann.", body="The secret of Ann.\n")
+    write_files(tmp_path, {"ann/skills/ann-notes/SKILL.md": files})
+
+    def sources(runtime: Any) -> list[str]:
+        if fails == "sources" and runtime.context.name == "bob":
+            raise LookupError("no such user")
+        return ["/skills"]
+
+    def backend(runtime: Any) -> BackendProtocol:
+        name = runtime.context.name
+        if fails == "backend" and name == "bob":
+            raise LookupError("no such user")
+        own = Switchable(tmp_path / name)
+        own.virtual_mode = True
+        own.down = {"/skills": failing()} if name == "bob" else {}
+        return own
+
+    def make() -> SkillsMiddleware[Any, Any]:
+        return SkillsMiddleware(backend=backend, sources=sources, extra_tools=["search_skills"])
+
+    middleware = make()
+    ann = Chat(mode, middleware, call_tools(("load_skill", {"skill_name": "ann-notes"})), context_schema=User)
+    ann.say(context=User("ann"))
+    assert ann.state["skills_loaded"] == ["ann-notes"]
+    asks = call_tools(("load_skill", {"skill_name": "anns-note"}), ("search_skills", {"query": "notes for Ann"}))
+    if process == "new":
+        middleware = make()
+    bob = Chat(mode, middleware, asks, "ok", asks, saver=ann.saver, context_schema=User)
+    for _ in range(2):
+        bob.say(context=User("bob"))
+        for request in bob.model.requests:
+            assert "Only for Ann" not in request.text
+            assert "secret of Ann" not in request.text
+            assert "ann-notes" not in request.system
+        answers = [message.text for message in tool_messages(bob.result)[1:]]
+        assert "ann-notes" not in "".join(answers)
+        assert bob.state["skills_metadata"] == []
+        assert bob.state["skills_loaded"] == ["ann-notes"], "a failure unloads nothing"
 
 
 @both_modes
@@ -875,6 +925,9 @@ def test_words_of_one_users_skills_reach_no_other_user(mode: Mode, tmp_path: Pat
     before = {user: chat.state["skills_catalog"]["fingerprint"] for user, chat in chats.items()}
     assert before["ann"] != before["bob"]
     backends["ann"].down["/skills"] = failing()
+    chats["ann"].say(context=User("ann"))
+    assert chats["bob"].state["skills_catalog"]["fingerprint"] == before["bob"]
+    backends["ann"].down.clear()
     chats["ann"].say(context=User("ann"))
     assert {user: chat.state["skills_catalog"]["fingerprint"] for user, chat in chats.items()} == before
 

@@ -48,11 +48,19 @@ class Discovery:
     unsure: frozenset[str] = frozenset()
     """Paths of sources that failed in part or in whole: what they no longer show may still be there."""
 
+    is_resolved: bool = True
+    """Whether it is known which sources there are; if not, nothing can be concluded."""
+
     unusable: frozenset[str] = frozenset()
     """Paths where a file was found that no skill could be made of."""
 
     shadowed: Sequence[SkillProblem] = ()
     """What later sources override. That is how sources are layered, so it is wrong only for whoever did not mean it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what was not found is not there."""
+        return self.is_resolved and not self.unsure
 
 
 async def discover(
@@ -391,10 +399,8 @@ class SourceScan:
                     caller=self._caller,
                 )
             else:
-                # Every source of the known catalog is unsure: its skills may still exist, so none is unloaded for this.
-                known = known or Catalog()
                 problems = [problem("sources", "sources-failed", reason=failure)]
-                self.found = Discovery(known, problems, frozenset(source.path for source in known.sources))
+                self.found = Discovery(known or Catalog(), problems, is_resolved=False)
         return self.found
 
     @property
@@ -447,13 +453,14 @@ class SourceScan:
         """Return what this invocation has seen with its own eyes."""
         found = looks.get(record)
         if found is None:
-            # Where runs have sources of their own, nothing of state fills in for one that fails: it may be another
-            # user's.
-            known = (await self.claimed(record, copy)) if self._library.is_shared else None
-            found = await self.discover(known)
+            found = await self.discover(await self.known(record, copy))
             looks.put(record, found)
         self.found = found
         return found.catalog
+
+    async def known(self, record: object, copy: object) -> Catalog | None:
+        """Return what stands in for a source that fails: what state claims, unless it may be another user's."""
+        return (await self.claimed(record, copy)) if self._library.is_shared else None
 
     async def claimed(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without powers; see `Catalogs.claimed`."""

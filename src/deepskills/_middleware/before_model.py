@@ -141,7 +141,7 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     wishes, refused = _reloads(edited, view, run)
     unknown = []
     found = run.scan.found
-    is_unsure = found is not None and bool(found.unsure)
+    is_unsure = found is not None and not found.is_complete
     for name in thread.unbacked:
         # Nobody could tell whether it may be seen, or whether it is there: the next step tries again.
         if name in view.unjudged or (is_unsure and name not in view.catalog.by_name):

@@ -491,7 +491,7 @@ def _unproven(names: Sequence[str], view: VisibleCatalog, found: Discovery | Non
     Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
     skills are loaded or removed; what is left is what could not be read or judged. Its file says what it forbids.
     """
-    is_unsure = found is not None and bool(found.unsure)
+    is_unsure = found is not None and not found.is_complete
     return [
         LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
         for name in names
@@ -609,7 +609,7 @@ def is_gone(record: LoadRecord, found: Discovery) -> bool:
     A file that is there and cannot be used, perhaps half saved, takes nothing away, and neither does a source that
     failed. For a load that knows no source, of an older version, any source may have given it.
     """
-    if record["path"] in found.unusable:
+    if not found.is_resolved or record["path"] in found.unusable:
         return False
     source = record.get("source")
     sources = [source] if source else [known.path for known in found.catalog.sources]

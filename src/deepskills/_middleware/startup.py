@@ -274,7 +274,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     found = None
     if catalog is None:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = await run.scan.discover(await run.scan.claimed(thread.catalog, copy))
+        found = await run.scan.discover(await run.scan.known(thread.catalog, copy))
         run.scan.started(thread.catalog, found)
     view = await find_view(run, found)
     update: dict[str, Any] = {}

@@ -83,7 +83,8 @@ async def unseen_names(run: Run) -> frozenset[str]:
 def _shows_absent(settings: Settings, name: str) -> bool:
     """Whether a skill that is gone would be visible; not where a function decides, which judges existing ones only."""
     rule = settings.visibility
-    if settings.has_judges:
+    # Where sources are a user's own, what is absent may be another user's.
+    if settings.has_judges or settings.varies_by_user:
         return False
     return not isinstance(rule, Mapping) or _lookup(rule)(name) in {"on", "always"}
 
