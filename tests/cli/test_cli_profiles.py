@@ -41,6 +41,40 @@ def test_keys_pass_by_profile(workplace: Path) -> None:
     assert (misspelt.exit_code, "unknwon-field" in misspelt.stderr) == (2, True)
 
 
+UNWRITTEN = (
+    "TODO",
+    "[TODO: Complete and informative explanation of what the skill does and when to use it]",
+    "A description of what this skill does and when to use it.",
+    "Your description here",
+    "Replace with description of the skill and when Claude should use it.",
+    "<what it does>",
+)
+WRITTEN = (
+    "Does.",
+    "Writes TODO comments into code.",
+    "[Code Quality] Use when reviewing.",
+    "Write a PR description with the reasons of a change.",
+    "Describes what a skill does. Use it for skills that say too little.",
+    "Replaces placeholders in documents.",
+)
+
+
+def test_what_is_left_of_a_scaffold_is_a_warning(workplace: Path) -> None:
+    """A description or instructions that nobody has written pass, with a warning of `validate` and `doctor`."""
+    assert invoke("create", "new", "-d", "Does.", "-s", "t").exit_code == 0
+    assert codes("t") == [("t/new/SKILL.md", "placeholder-left", "warning")]
+    assert "instructions" in invoke("validate", "t").stdout
+    assert invoke("validate", "t").exit_code == 0
+    file = workplace / "t/new/SKILL.md"
+    for description in (*UNWRITTEN, *WRITTEN):
+        file.write_text(f"---\nname: new\ndescription: {json.dumps(description)}\n---\n")
+        report = json.loads(invoke("doctor", "-s", "t", "--json").stdout)
+        found = [(p["code"], p["severity"]) for p in report["problems"]]
+        wanted = [("placeholder-left", "warning")] if description in UNWRITTEN else []
+        assert (description, found) == (description, wanted)
+        assert [(code, how) for _, code, how in codes("t")] == wanted
+
+
 def test_a_stray_file_hides_nothing(workplace: Path) -> None:
     """`validate` looks below skills as well, except into their scripts, references and assets; so does a source."""
     files = {f"lib/group/s{n}/SKILL.md": skill_md(f"s{n}") for n in range(3)}

@@ -138,7 +138,10 @@ def test_a_library(workplace: Path, models: dict[str, ScriptedChatModel]) -> Non
     """`--all` shows who takes whose requests, overlapping pairs first, and measures every skill with a model."""
     tea_library(workplace / "skills", tasks={"evals": []})
     twin = "Brews tea: how long green tea, oolong and white tea steep, in a pot or a glass."
-    queries = [{"query": "Green tea in a cup", "should_trigger": True}]
+    queries = [
+        {"query": "Green tea in a cup", "should_trigger": True},
+        {"query": "Sing of an infusion in a glass", "should_trigger": False},
+    ]
     triggers = json.dumps(queries)
     write_files(
         workplace,
@@ -150,19 +153,46 @@ def test_a_library(workplace: Path, models: dict[str, ScriptedChatModel]) -> Non
     assert lines[0] == "4 skills, 3 requests ranked without a model"
     assert lines[2] == "pairs that compete for requests:"
     assert "infusion and tea: " in lines[3]
-    assert "% of words shared" in lines[3]
+    assert "% of rare words shared" in lines[3]
     assert "Green tea in a cup: meant infusion, first tea" in done.stdout
+    assert "Sing of an infusion in a glass: wrong, suggests infusion" in done.stdout
     assert lines[-1] == "without queries: printer, songs"
     page = (workplace / "all.html").read_text(encoding="utf-8")
     assert page.index("Pairs that compete") < page.index("<h2>infusion</h2>") < page.index("<h2>tea</h2>")
     data = json.loads(invoke("--all", "--source", "skills", "--json").stdout)
     assert data["overlaps"][0]["skills"] == ["infusion", "tea"]
+    assert data["wrong"] == [{"query": "Sing of an infusion in a glass", "skill": "infusion"}]
     assert invoke("--all", "skills", "--min-pass", "0.9").exit_code == 1
     models["test:right"] = loader(lambda _: True)
     done = invoke("--all", "skills", "--model", "test:right", "--runs", "1", "--json")
     reports = {report["skill"]: report["pass_rate"] for report in json.loads(done.stdout)["reports"]}
-    assert reports == {"infusion": 0.0, "tea": 0.5}
+    assert reports == {"infusion": 0.5, "tea": 0.5}
     assert invoke("--all", "nowhere").exit_code == 2
+
+
+def test_a_large_library_shows_the_worst_of_each_list(workplace: Path) -> None:
+    """At most twenty lines of each list, and how many more there are; the same sentence in all makes no pair."""
+    boilerplate = "Always read the shared guidelines of this collection before anything else is written or changed."
+    for number in range(60):
+        name, word = f"skill-{number:02}", chr(97 + number // 26) + chr(97 + number % 26) + "x" * 5
+        queries = [{"query": f"{word} guidelines", "should_trigger": False}]
+        # Half of the skills are meant by requests that name the words of another.
+        if number % 2:
+            other = chr(97 + (number - 1) // 26) + chr(97 + (number - 1) % 26) + "x" * 5
+            queries.append({"query": f"work on {other}", "should_trigger": True})
+        files = {
+            "SKILL.md": skill_md(name, f"Works on {word}. {boilerplate}"),
+            "evals/triggers.json": json.dumps(queries),
+        }
+        write_files(workplace / "skills" / name, files)
+    lines = invoke("--all", "skills").stdout.splitlines()
+    found = json.loads(invoke("--all", "skills", "--json").stdout)
+    assert len(found["taken"]) == 30
+    assert len(found["wrong"]) == 60
+    assert all(sum(pair["taken"]) > 0 and pair["similarity"] == 0 for pair in found["overlaps"])
+    for key in ("overlaps", "taken", "wrong"):
+        assert f"  and {len(found[key]) - 20:,} more; --json has them all" in lines, key
+    assert len([line for line in lines if line.startswith("  ")]) == 3 * 21
 
 
 def test_text_of_strangers_is_harmless_to_a_terminal(workplace: Path, models: dict[str, ScriptedChatModel]) -> None:

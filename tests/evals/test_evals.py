@@ -403,7 +403,7 @@ def test_overlapping_skills_are_found_the_worst_pair_first(tmp_path: Path) -> No
     assert ("budget-tables", "spreadsheet") in pairs
     assert pairs[-1] == ("greek", "greek-poems")
     assert report.overlaps[-1].taken == 0
-    assert report.overlaps[-1].similarity > 0.8
+    assert report.overlaps[-1].similarity > 0.7
     assert not any("kites" in pair for pair in pairs)
     taken = {item.query: item for item in report.taken}
     assert taken["formulas with pivot tables"].meant == "budget-tables"

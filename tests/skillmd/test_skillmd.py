@@ -37,6 +37,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "sent-back-too-often",
         "file-in-fence",
         "foreign-field",
+        "placeholder-left",
         "frontmatter-key-too-large",
         "skill-refused",
         "middleware-order",

@@ -122,6 +122,9 @@ def test_problems_while_typing() -> None:
         assert error in " ".join(found.errors), text
         assert len([*found.errors, *found.advice]) >= 1
         assert len({*found.errors, *found.advice}) == len([*found.errors, *found.advice])
+    unwritten = shown.check("---\nname: tea\ndescription: 'TODO: describe it'\n---\n")
+    assert unwritten.errors == []
+    assert "placeholder: the description" in "".join(unwritten.advice)
     assert len(shown.check(good.replace("name: tea", "name: Big Tea")).advice) == 0
     assert str(shown.said("Use `a<b>` or <i>.")) == "Use <code>a&lt;b&gt;</code> or &lt;i&gt;."
 

@@ -447,6 +447,11 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
         "Not in the specification, and read only at the top level: {keys}. Keep them there for the clients that read "
         "them; remove them where only the specification's keys are accepted.",
     ),
+    "placeholder-left": (
+        "warning",
+        "Still a placeholder: the {parts}. Say in the description what the skill does and when to use it, and in the "
+        "instructions how.",
+    ),
     "foreign-field": (
         "warning",
         "Only {clients} reads {keys}; deepskills ignores it. Keep it for that client, or remove it.",

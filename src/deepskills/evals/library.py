@@ -1,9 +1,12 @@
 """The library that a skill is measured in, and how its requests rank there without a model."""
 
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from deepagents.backends import FilesystemBackend
@@ -15,7 +18,10 @@ SHOWN = 5
 """How many skills are suggested for a request, as in `SkillSuggestions` by default."""
 
 MIN_SIMILARITY = 0.5
-"""From this share of common words, two descriptions count as overlapping."""
+"""From this share of rare words in common, two descriptions count as overlapping."""
+
+MANY = 20
+"""A word that more descriptions have, or more than one in a hundred, says nothing about any two of them."""
 
 MAX_AGE = 3600.0
 """A library is read once per evaluation."""
@@ -79,7 +85,7 @@ class Overlap:
 
     taken_from_second: int
     similarity: float
-    """The share of words that the descriptions have in common, from 0 to 1."""
+    """The share of their rare words that the descriptions have in common, from 0 to 1; by itself it comes last."""
 
     @property
     def is_mutual(self) -> bool:
@@ -101,6 +107,9 @@ class LibraryReport:
     """How many requests were ranked: those that should load a skill."""
 
     taken: tuple[Taken, ...]
+    wrong: tuple[tuple[str, str], ...]
+    """Requests that must not load a skill and would suggest it first, each with that skill."""
+
     overlaps: tuple[Overlap, ...]
     """The worst first: pairs that take each other's requests, then by how many, then by similarity."""
 
@@ -134,6 +143,7 @@ class LibraryReport:
                 {"query": item.query, "meant": item.meant, "before": list(item.before), "found": item.is_found}
                 for item in self.taken
             ],
+            "wrong": [{"query": query, "skill": skill} for query, skill in self.wrong],
             "unmeasured": list(self.unmeasured),
             "problems": [problem for evals in self.evals for problem in evals.problems],
         }
@@ -143,7 +153,7 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
     """Find skills of a library that take each other's requests, without a model.
 
     For every query in the skills' `evals/triggers.json` that should load its skill, the skills that rank before it take
-    the request. Pairs whose descriptions share most of their words are found even if no query shows it.
+    the request. Pairs whose descriptions share most of their rare words come last.
 
     Raises:
         EvalError: If a directory does not exist.
@@ -153,22 +163,23 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
     library = EvalLibrary(sources)
     measured = [read_evals(Path(skill["path"]).parent) for skill in library.skills]
     taken: list[Taken] = []
-    queries = 0
+    wrong: list[tuple[str, str]] = []
     for evals in measured:
         for item in evals.triggers:
-            if item.should_trigger:
-                queries += 1
-                ranked = library.ranked(item.query, SHOWN)
-                is_found = evals.name in ranked
-                before = ranked[: ranked.index(evals.name)] if is_found else ranked
-                # If nothing is suggested at all, no other skill takes the request, but it still counts as failed.
-                if before or not is_found:
-                    taken.append(Taken(item.query, evals.name, tuple(before), is_found))
+            ranked = library.ranked(item.query)
+            is_found = evals.name in ranked
+            before = ranked[: ranked.index(evals.name)] if is_found else ranked
+            if not item.should_trigger:
+                wrong += [(item.query, evals.name)] if is_found and not before else []
+            # If nothing is suggested at all, no other skill takes the request, but it still counts as failed.
+            elif before or not is_found:
+                taken.append(Taken(item.query, evals.name, tuple(before), is_found))
     with_queries = tuple(evals for evals in measured if evals.triggers or evals.is_broken)
     return LibraryReport(
         skills=tuple(skill["name"] for skill in library.skills),
-        queries=queries,
+        queries=sum(item.should_trigger for evals in measured for item in evals.triggers),
         taken=tuple(taken),
+        wrong=tuple(wrong),
         overlaps=tuple(_overlaps(library.skills, taken)),
         unmeasured=tuple(evals.name for evals in measured if not evals.triggers),
         evals=with_queries,
@@ -176,41 +187,45 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
 
 
 def _overlaps(skills: Sequence[SkillMetadata], taken: Sequence[Taken]) -> list[Overlap]:
-    counts: dict[tuple[str, str], int] = {}
-    for item in taken:
-        for other in item.before:
-            counts[item.meant, other] = counts.get((item.meant, other), 0) + 1
-    words = {skill["name"]: description_words(skill["description"]) for skill in skills}
-    pairs = {_sort(a, b) for a, b in counts} | _similar(words)
-    found = [
-        Overlap(a, b, counts.get((a, b), 0), counts.get((b, a), 0), similarity(words[a], words[b])) for a, b in pairs
-    ]
+    counts = Counter((item.meant, other) for item in taken for other in item.before)
+    likeness = _Likeness({skill["name"]: skill["description"] for skill in skills})
+    pairs = {_sort(a, b) for a, b in counts} | likeness.find_pairs()
+    found = [Overlap(a, b, counts[a, b], counts[b, a], likeness.of(a, b)) for a, b in pairs]
     return sorted(found, key=lambda pair: (-pair.is_mutual, -pair.taken, -pair.similarity, pair.first, pair.second))
 
 
-def _similar(words: dict[str, frozenset[str]]) -> set[tuple[str, str]]:
-    """Return the pairs whose descriptions share most of their words, found through words that few skills have."""
-    by_word: dict[str, list[str]] = {}
-    for name, known in words.items():
-        for word in known:
-            by_word.setdefault(word, []).append(name)
-    # A word that many skills share pairs all of them with each other, which is quadratic and says nothing.
-    limit = max(20, len(words) // 20)
-    candidates = {
-        _sort(a, b)
-        for names in by_word.values()
-        if 1 < len(names) <= limit
-        for place, a in enumerate(names)
-        for b in names[place + 1 :]
-    }
-    return {(a, b) for a, b in candidates if similarity(words[a], words[b]) >= MIN_SIMILARITY}
+class _Likeness:
+    """How alike descriptions are by their rare words: what many of a library share is its boilerplate."""
+
+    def __init__(self, descriptions: Mapping[str, str]) -> None:
+        words = {name: _words(text) for name, text in descriptions.items()}
+        self._by_word: dict[str, list[str]] = {}
+        for name, known in words.items():
+            for word in known:
+                self._by_word.setdefault(word, []).append(name)
+        many = max(MANY, len(words) // 100)
+        self._by_word = {word: names for word, names in self._by_word.items() if len(names) <= many}
+        self._words = {name: known & self._by_word.keys() for name, known in words.items()}
+
+    def of(self, first: str, second: str) -> float:
+        """Return the share of their rare words that two descriptions have in common, rarer words counting more."""
+        shared, all_of_both = self._words[first] & self._words[second], self._words[first] | self._words[second]
+        return self._weigh(shared) / self._weigh(all_of_both) if shared else 0.0
+
+    def find_pairs(self) -> set[tuple[str, str]]:
+        """Return the pairs that share at least `MIN_SIMILARITY` of their rare words."""
+        pairs = {pair for names in self._by_word.values() for pair in combinations(sorted(names), 2)}
+        return {pair for pair in pairs if self.of(*pair) >= MIN_SIMILARITY}
+
+    def _weigh(self, words: Iterable[str]) -> float:
+        return sum(math.log(1 + len(self._words) / len(self._by_word[word])) for word in words)
 
 
 def _sort(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a <= b else (b, a)
 
 
-def description_words(text: str) -> frozenset[str]:
+def _words(text: str) -> frozenset[str]:
     """Return the words of a description; for scripts without spaces, pairs of characters."""
     found: set[str] = set()
     for word in re.findall(r"\w+", text.lower()):
@@ -220,8 +235,3 @@ def description_words(text: str) -> frozenset[str]:
         else:
             found.update(word[place : place + 2] for place in range(max(1, len(word) - 1)))
     return frozenset(found)
-
-
-def similarity(first: frozenset[str], second: frozenset[str]) -> float:
-    """Return the share of the shorter description's words that both have."""
-    return len(first & second) / min(len(first), len(second)) if first and second else 0.0

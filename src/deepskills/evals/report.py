@@ -435,7 +435,7 @@ def _library(library: LibraryReport) -> Iterator[str]:
     for pair in library.overlaps:
         tag = '<span class="tag bad">take each other\'s requests</span>' if pair.is_mutual else ""
         names = f"<b>{escape(pair.first)}</b> and <b>{escape(pair.second)}</b> {tag}"
-        words = f"their descriptions share {pair.similarity:.0%} of their words"
+        words = f"their descriptions share {pair.similarity:.0%} of their rare words"
         bar = _row("requests taken", pair.taken, most, str(pair.taken), "bad")
         yield f'<div class="card overlap"><p>{names}</p>{bar}'
         yield f'<p class="soft">{words}</p></div>'
@@ -445,6 +445,11 @@ def _library(library: LibraryReport) -> Iterator[str]:
             before = ", ".join(map(escape, item.before)) or "nothing is suggested"
             about = f"meant {escape(item.meant)}, first: {before}"
             yield f'<li>{escape(item.query)}<br><span class="soft">{about}</span></li>'
+        yield "</ul>"
+    if library.wrong:
+        yield "<h3>Requests that must not load a skill</h3><ul>"
+        for query, skill in library.wrong:
+            yield f'<li>{escape(query)} <span class="tag bad">wrong</span> suggests {escape(skill)}</li>'
         yield "</ul>"
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from deepskills._cli.files import UsageError
 from deepskills._errors import SkillFormatError, SkillsError
+from deepskills._skillmd.read import SCAFFOLD
 from deepskills._skillmd.write import generate_skill_md
 from deepskills._types import MAX_DESCRIPTION_LENGTH, RESOURCE_TYPE_MAP, SKILL_FILE
 
 BODY = """# {title}
 
-Say in one or two sentences what good work looks like here.
+{scaffold}
 
 ## Steps
 
@@ -77,6 +78,8 @@ def _text(name: str, description: str, frontmatter: Mapping[str, object] | None 
         )
     title = name.replace("-", " ").capitalize()
     try:
-        return generate_skill_md(name, description, BODY.format(title=title), dict(frontmatter or {}))
+        return generate_skill_md(
+            name, description, BODY.format(title=title, scaffold=SCAFFOLD), dict(frontmatter or {})
+        )
     except SkillFormatError as error:
         raise UsageError(str(error)) from None

@@ -27,6 +27,7 @@ from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
+from deepskills._skillmd.read import find_placeholders, read_skill
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 
 PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")
@@ -128,7 +129,13 @@ def examine(local: LocalCatalog) -> Examination:
         differing += faults
         if servers:
             plugins.append(PluginReport(path=root, mcp_servers=servers))
-    problems = [*local.problems, *(item.problem for item in unseen), *differing]
+    placeholders = [
+        noted
+        for found in local.usable
+        for path in [found.row["path"]]
+        for noted in find_placeholders(read_skill(found.text, path=path), path)
+    ]
+    problems = [*local.problems, *placeholders, *(item.problem for item in unseen), *differing]
     visible_names = [found.row["name"] for found in local.usable if not found.is_user_only]
     report = Report(
         versions={name: _version(name) for name in PACKAGES},

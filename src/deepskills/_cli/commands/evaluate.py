@@ -10,6 +10,9 @@ from deepskills._cli.files import UsageError, absolute, named_sources, usual_sou
 from deepskills._cli.output import Output, counted, prose, visible
 from deepskills.evals.report import table
 
+MAX_SHOWN = 20
+"""How many lines of each list about a library are shown."""
+
 
 @dataclass(frozen=True)
 class EvalArguments:
@@ -128,23 +131,36 @@ def _run_library(given: EvalArguments, output: Output) -> bool:
 def _show_library(output: Output, library: evals.LibraryReport) -> None:
     size, queries = counted(len(library.skills), "skill"), counted(library.queries, "request")
     output.line(f"{size}, {queries} ranked without a model")
-    if library.overlaps:
-        output.line("")
-        output.line("pairs that compete for requests:")
     most = max((pair.taken for pair in library.overlaps), default=1) or 1
+    pairs = []
     for pair in library.overlaps:
         mutual = ", each takes the other's" if pair.is_mutual else ""
-        taken = f"{counted(pair.taken, 'request')} taken{mutual}, {pair.similarity:.0%} of words shared"
-        output.line(f"  {output.bar(pair.taken, most)}  {prose(pair.first)} and {prose(pair.second)}: {taken}")
-    if library.taken:
-        output.line("")
-        output.line("requests that go to another skill:")
+        taken = f"{counted(pair.taken, 'request')} taken{mutual}, {pair.similarity:.0%} of rare words shared"
+        pairs.append(f"{output.bar(pair.taken, most)}  {prose(pair.first)} and {prose(pair.second)}: {taken}")
+    requests = []
     for item in library.taken:
         before = f"first {', '.join(map(prose, item.before))}" if item.before else "nothing is suggested"
-        output.line(f"  {prose(item.query)}: meant {prose(item.meant)}, {before}")
+        requests.append(f"{prose(item.query)}: meant {prose(item.meant)}, {before}")
+    _show_some(output, "pairs that compete for requests:", pairs)
+    _show_some(output, "requests that go to another skill:", requests)
+    wrong = [f"{prose(query)}: wrong, suggests {prose(skill)}" for query, skill in library.wrong]
+    _show_some(output, "requests that must not load a skill:", wrong)
     if library.unmeasured:
+        names = ", ".join(map(prose, library.unmeasured[:MAX_SHOWN]))
+        more = len(library.unmeasured) - MAX_SHOWN
         output.line("")
-        output.line(f"without queries: {', '.join(map(prose, library.unmeasured))}")
+        output.line(f"without queries: {names}{f' and {more:,} more' if more > 0 else ''}")
+
+
+def _show_some(output: Output, heading: str, lines: Sequence[str]) -> None:
+    """Show the first lines of a list, and how many more there are."""
+    if lines:
+        output.line("")
+        output.line(heading)
+    for line in lines[:MAX_SHOWN]:
+        output.line(f"  {line}")
+    if len(lines) > MAX_SHOWN:
+        output.line(f"  and {len(lines) - MAX_SHOWN:,} more; --json has them all")
 
 
 def _show(output: Output, lines: Sequence[str]) -> None:

@@ -15,6 +15,9 @@ from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.read import Profile, read_skill, validate_skill
 from deepskills._types import SKILL_FILE, Severity, SkillProblem
 
+_WARNINGS = frozenset({"foreign-field", "placeholder-left"})
+"""Codes of problems that do not keep a file from passing."""
+
 
 @dataclass
 class Validation:
@@ -169,6 +172,6 @@ async def _tree(target: _Target) -> Tree:
 
 
 def _strict(found: SkillProblem, path: str) -> SkillProblem:
-    """Return a problem as it counts here: only a key that another client reads stays a warning."""
-    severity: Severity = found["severity"] if found["code"] == "foreign-field" else "error"
+    """Return a problem as it counts here: an error, save for what only an author can judge."""
+    severity: Severity = found["severity"] if found["code"] in _WARNINGS else "error"
     return SkillProblem(path=path, code=found["code"], severity=severity, message=found["message"])
