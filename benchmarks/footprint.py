@@ -61,13 +61,19 @@ EARLY = 20
 
 
 def held_after_edits(make: Make, skills: int, runs: int) -> tuple[int, int]:
-    """Return how many bytes are held after the early runs and after all, a file being edited before each."""
+    """Return how many bytes are held after the early runs and after all, a file being edited before each.
+
+    Whole runs, with the request that shows the list: what is rendered is remembered as well.
+    """
     backend = Memory([skill_text(number) for number in range(skills)])
-    middleware = make(backend)
+    model = ScriptedChatModel(replies=["Done."] * runs)
+    agent: Any = create_agent(model, middleware=[make(backend)])
 
     def run(number: int) -> object:
         backend.add_line(number)
-        return middleware.before_agent({"messages": []}, Runtime(), {})
+        # What the model was sent is the measurement's, not the middleware's.
+        model.requests.clear()
+        return agent.invoke({"messages": [("user", "Go.")]})
 
     return _held(run, runs)
 

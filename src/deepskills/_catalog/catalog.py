@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from deepskills._catalog.search import beginning_of
 from deepskills._io.cache import BoundedCache, size_of
@@ -344,11 +344,12 @@ def _size(value: object) -> int:
 
 def _weigh(reading: Reading) -> int:
     """Return what a reading keeps alive. A stranger chooses which part of a file is large, so all of them count."""
-    weight = _OVERHEAD + len(reading.beginning)
-    # Most files have neither.
-    if reading.frontmatter or reading.problems:
-        weight += size_of(reading.frontmatter) + size_of(reading.problems)
-    skill = reading.metadata
+    problems = size_of(reading.problems) if reading.problems else 0
+    return problems + _weigh_parts(reading.metadata, reading.frontmatter, reading.beginning)
+
+
+def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], beginning: bytes) -> int:
+    weight = _OVERHEAD + len(beginning) + (size_of(frontmatter) if frontmatter else 0)
     if skill is not None:
         further, tools = skill["metadata"], skill["allowed_tools"]
         texts = [
@@ -395,7 +396,7 @@ def _weigh(reading: Reading) -> int:
 
 
 MAX_CATALOG_BYTES = 48_000_000
-"""About how much memory the catalogs of a backend may take, besides the entries that they share."""
+"""About how much memory the catalogs of a backend may take, with the entries in which each differs from the last."""
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
@@ -418,6 +419,8 @@ class Catalog:
         self.fingerprint = fingerprint or fingerprint_of(self.entries, self.sources)
         self.serial = next(_serials)
         """A number that is never used again: whatever is worked out from a catalog is cached under it."""
+        self.unshared = 0
+        """How many bytes its entries take that the catalog before it did not have."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SkillEntry]:
@@ -521,8 +524,8 @@ _made_lock = threading.Lock()
 
 
 def _weigh_catalog(catalog: Catalog) -> int:
-    """Return what a catalog adds to the memory of a process; its entries are shared with the readings."""
-    return _ENTRY_BYTES * (1 + len(catalog.entries))
+    """Return what a catalog adds to the memory of a process; the newest is kept however much that is."""
+    return min(MAX_CATALOG_BYTES, _ENTRY_BYTES * (1 + len(catalog.entries)) + catalog.unshared)
 
 
 def _get_made_for(owner: object) -> _Made:
@@ -543,6 +546,7 @@ class Catalogs:
     def __init__(self, readings: Readings, owner: object = None) -> None:
         self._readings = readings
         self._made = _get_made_for(owner if owner is not None else self)
+        self._latest: Callable[[], Catalog | None] = lambda: None
 
     def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
@@ -551,11 +555,21 @@ class Catalogs:
         if not all(entry.is_read for entry in entries):
             # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.
             return Catalog(entries, sources)
-        made = self._made.get_or_make(fingerprint, lambda: Catalog(entries, sources, fingerprint))
+        made = self._made.get_or_make(fingerprint, lambda: self._make(entries, sources, fingerprint))
         # A provider may say something else of a skill whose digest is the same.
         if made.entries != tuple(entries) and any(entry.provided is not None for entry in entries):
-            made = Catalog(entries, sources, fingerprint)
+            made = self._make(entries, sources, fingerprint)
             self._made.put(fingerprint, made)
+        return made
+
+    def _make(self, entries: Sequence[SkillEntry], sources: Sequence[Source], fingerprint: str) -> Catalog:
+        made, latest = Catalog(entries, sources, fingerprint), self._latest()
+        # What is the same in both is counted with neither. The first one is not worth weighing: it has no old versions.
+        if latest is not None:
+            known = set(map(id, latest.entries))
+            others = (entry for entry in made.entries if id(entry) not in known)
+            made.unshared = sum(_weigh_parts(entry.skill, entry.frontmatter, entry.beginning) for entry in others)
+        self._latest = ref(made)
         return made
 
     def believed(self, record: object) -> Catalog | None:

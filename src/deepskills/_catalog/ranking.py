@@ -29,7 +29,7 @@ CONSIDERED = 50
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""
 
-MAX_INDEX_BYTES = 512_000_000
+MAX_INDEX_BYTES = 256_000_000
 """How many bytes all remembered indexes take together; an index takes about 10 KB per skill."""
 
 MEANING = 0.3

@@ -162,8 +162,8 @@ class Document:
     """Headings and the beginning of the instructions, as `beginning_of` gives them."""
 
 
-MAX_LIBRARY_BYTES = 256_000_000
-"""How much memory the libraries take that a cache remembers, over all catalogs: tens of thousands of usual skills."""
+MAX_LIBRARY_BYTES = 64_000_000
+"""How much memory the libraries take that a cache remembers, over all catalogs: some 20,000 usual skills."""
 
 _DOCUMENT_BYTES = 400
 """What a skill takes in a library beside its texts."""
