@@ -1,35 +1,23 @@
 """The provider, the way and the kind of agent of a test, and its stub."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from providers_support import PROVIDERS, Talk
 
-WAYS = (
-    ("sync", "deep"),
-    ("async", "plain"),
-    ("streamed", "deep"),
-    ("async", "deep"),
-    ("streamed", "plain"),
-    ("sync", "plain"),
-)
+WAYS = ("sync", "async", "streamed")
+KINDS = ("deep", "plain")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test with every provider; all six ways for a test marked so, else two that change from test to test."""
-    if "talk" not in metafunc.fixturenames:
-        return
-    names = list(PROVIDERS)
-    start = sum(map(ord, metafunc.function.__name__)) % len(WAYS)
-    every = metafunc.definition.get_closest_marker("every_way") is not None
-    cases = [
-        (name, *WAYS[(start + place + step) % len(WAYS)])
-        for place, name in enumerate(names)
-        for step in range(6 if every else 2)
-    ]
-    metafunc.parametrize("case", cases, ids=["-".join(case) for case in cases])
+    """Run each test with every provider in all six ways, or with those kinds of agent alone that it is marked with."""
+    if "talk" in metafunc.fixturenames:
+        mark = metafunc.definition.get_closest_marker("kinds")
+        cases = [*product(PROVIDERS, WAYS, mark.args if mark is not None else KINDS)]
+        metafunc.parametrize("case", cases, ids=["-".join(case) for case in cases])
 
 
 @pytest.fixture
@@ -39,7 +27,7 @@ def talk(case: tuple[str, str, str], tmp_path: Path) -> Iterator[Callable[..., T
 
     def start(**options: Any) -> Talk:
         name, how, kind = case
-        made.append(Talk(options.pop("provider", name), how, options.pop("kind", kind), tmp_path, **options))
+        made.append(Talk(options.pop("provider", name), how, kind, tmp_path, **options))
         return made[-1]
 
     yield start

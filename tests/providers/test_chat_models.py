@@ -56,7 +56,6 @@ class TrimsRequests(AgentMiddleware[Any, Any]):
         return await handler(self._trimmed(request))
 
 
-@pytest.mark.every_way
 def test_loads_and_unloads(talk: Start) -> None:
     """One load, two with an error beside them, a reload with arguments, an unload, and further turns after each."""
     it = talk()
@@ -112,10 +111,10 @@ def test_context_editing_further_out(talk: Start) -> None:
     assert RULE in it.text
 
 
+@pytest.mark.kinds("plain")
 def test_langchains_summary(talk: Start) -> None:
     """State loses the messages; the text comes back behind the summary."""
     it = talk(
-        kind="plain",
         before=[lambda model: SummarizationMiddleware(model=model, trigger=("messages", 6), keep=("messages", 2))],
     )
     it.say(load("alpha"), Say("Read."))
@@ -128,11 +127,12 @@ def test_langchains_summary(talk: Start) -> None:
     it.say(load("beta"), Say("Drawn."))
 
 
+@pytest.mark.kinds("plain")
 def test_deepagents_summary(talk: Start, tmp_path: Path) -> None:
     """The request alone loses the messages; the text comes back behind the summary."""
     backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
     settings: Any = {"backend": backend, "trigger": ("messages", 6), "keep": ("messages", 2)}
-    it = talk(kind="plain", before=[lambda model: DeepAgentsSummarization(model=model, **settings)])
+    it = talk(before=[lambda model: DeepAgentsSummarization(model=model, **settings)])
     it.say(load("alpha"), Say("Read."))
     for text in ("one", "two", "three"):
         it.say(Say(f"Answer {text}."), given=text)
@@ -142,9 +142,10 @@ def test_deepagents_summary(talk: Start, tmp_path: Path) -> None:
     it.say(unload("alpha"), Say("Gone."))
 
 
+@pytest.mark.kinds("deep")
 def test_an_evicted_text(talk: Start, tmp_path: Path) -> None:
     """A text that the filesystem middleware took out stands in its own message again."""
-    it = talk(kind="deep", max_loaded_tokens=None)
+    it = talk(max_loaded_tokens=None)
     long = "\n".join(f"rule {number:05d}: do this and nothing else at all." for number in range(2_500))
     write_files(tmp_path, {"skills/long/SKILL.md": f"---\nname: long\ndescription: Long.\n---\n{long}\n"})
     it.say(load("long"), Say("Read."))
@@ -153,11 +154,12 @@ def test_an_evicted_text(talk: Start, tmp_path: Path) -> None:
     assert "rule 02499" in it.text
 
 
+@pytest.mark.kinds("deep")
 def test_forks(talk: Start, tmp_path: Path) -> None:
     """A skill with `context: fork` runs in a sub-agent; its answer is the result."""
     fork = "---\nname: forked\ndescription: Runs apart.\ncontext: fork\n---\nDo it apart.\n"
     write_files(tmp_path, {"skills/forked/SKILL.md": fork})
-    it = talk(kind="deep", extensions=[SkillForks()])
+    it = talk(extensions=[SkillForks()])
     it.say(load("alpha"), load("forked"), load("gamma"), Say("From apart."), Say("All done."))
     state = it.say(Say("Well."))
     assert "alpha" in state["skills_loaded"]
