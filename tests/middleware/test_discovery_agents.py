@@ -484,6 +484,35 @@ def test_another_user_who_resumes_a_thread_sees_their_own_skills(
     assert chat.state["skill_resources"] == {}
 
 
+@both_modes
+def test_of_many_files_only_the_one_that_failed_is_read_again(mode: Mode, tmp_path: Path) -> None:
+    """A link that leads out of the backend does not make each run read the library; its file is used once it can be."""
+    names = [f"s-{number}" for number in range(5)]
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in names})
+    slip = skill_md("slip").replace("name: slip", "name: Slip")
+    codex = {"skills/s-0/agents/openai.yaml": "policy:\n  allow_implicit_invocation: false\n"}
+    write_files(tmp_path, {"skills/slip/SKILL.md": slip, **codex})
+    (tmp_path / "skills/gone").mkdir()
+    (tmp_path / "skills/gone/SKILL.md").symlink_to("/nowhere")
+    backend = FakeBackend(tmp_path)
+    source = "/skills"
+    chat = Chat(mode, SkillsMiddleware(backend=backend, sources=[source]))
+    before = shown(chat.say())
+    assert set(before) == {*names[1:], "Slip"}
+    problems = chat.problems
+    assert {code for _, code, _ in problems} >= {"skill-unreadable", "name-invalid"}
+    for _ in range(2):
+        seen = len(backend.read_paths)
+        assert shown(chat.say()) == before
+        assert chat.problems == problems
+        read = {path for path in backend.read_paths[seen:] if path.endswith("SKILL.md")}
+        assert read <= {f"{source}/gone/SKILL.md", f"{source}/s-0/SKILL.md"}
+    (tmp_path / "skills/gone/SKILL.md").unlink()
+    write_files(tmp_path, {"skills/gone/SKILL.md": skill_md("gone")})
+    assert set(shown(chat.say())) == {*before, "gone"}
+    assert "skill-unreadable" not in str(chat.problems)
+
+
 class Opaque:
     """No sequence of anything."""
 

@@ -195,12 +195,12 @@ def test_an_unknown_name_is_logged_once(mode: Mode, tmp_path: Path, caplog: pyte
 
 
 @both_modes
-def test_the_same_unknown_name_stays_one_problem(mode: Mode, tmp_path: Path) -> None:
-    """A client that pins the same unknown name in every run does not fill the thread with problems."""
+def test_unknown_names_do_not_pile_up(mode: Mode, tmp_path: Path) -> None:
+    """A client that pins unknown names in every run does not fill the thread with problems."""
     conversation = talk(mode, tmp_path)
 
-    for _ in range(3):
-        pin(conversation, "nope")
+    for name in ("other", "another", "nope", "nope"):
+        pin(conversation, name)
 
     assert [problem["path"] for problem in conversation.state["skills_problems"]] == ["nope"]
 

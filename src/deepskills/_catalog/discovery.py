@@ -12,7 +12,7 @@ cannot widen that.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.catalog import (
@@ -33,6 +33,7 @@ from deepskills._providers.base import SkillProvider
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.files import ProvidedFiles
 from deepskills._providers.sources import Listed, Source, distinct
+from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
@@ -63,23 +64,26 @@ class Discovery:
         return self.is_resolved and not self.unsure
 
 
-async def discover(
+async def discover(  # noqa: PLR0913 - what a look at sources depends on
     sources: Sequence[Source],
     *,
     directories: DirectoryProvider,
     readings: Readings,
     catalogs: Catalogs,
     known: Catalog | None = None,
+    retried: frozenset[str] = frozenset(),
     caller: Caller = NOBODY,
 ) -> Discovery:
     """Find the skills of all sources, whatever they are, at the same time.
 
-    A source that fails keeps the entries that `known` has from it. Providers are asked for the run of `caller`.
+    A source that fails keeps the entries that `known` has from it. Where only these sources and files are `retried`, no
+    other file that `known` has is read again. Providers are asked for the run of `caller`.
     """
     # A source that is named twice is searched once, in the place where it has the higher priority.
     own = await with_providers(distinct(sources))
     asked = [(source, caller.ask(source.provider)) for source in own if source.provider is not None]
-    plans = [directories.list_skills([source for source in own if source.provider is None])]
+    kept = _recall_files(known, readings, own, retried) if retried and known is not None else {}
+    plans = [directories.list_skills([source for source in own if source.provider is None], kept)]
     if asked:
         plans.append(list_skills(asked))
     in_directories, *provided = [iter(found) for found in await side_by_side(*plans)]
@@ -89,10 +93,24 @@ async def discover(
         before.setdefault(entry.source, []).append(entry)
 
     def merged() -> Discovery:
-        harvests = [_Harvest(listed, readings, before.get(listed.source.path, [])) for listed in shown]
+        harvests = [_Harvest(listed, readings, before.get(listed.source.path, []), kept) for listed in shown]
         return _merge(sources, harvests, catalogs)
 
     return await in_worker(merged, sum(len(listed.paths) for listed in shown))
+
+
+def _recall_files(
+    known: Catalog, readings: Readings, sources: Sequence[Source], retried: frozenset[str]
+) -> dict[str, Reading]:
+    """Return what the files of a catalog said that need not be read again; only where a `SKILL.md` alone decides."""
+    again = retried.union(source.path for source in sources if source.plugin is not None)
+    alone = (entry for entry in known.entries if entry.provided is None and INVOCATION_FILE not in entry.frontmatter)
+    recalled = {
+        entry.path: readings.recall(entry.path, entry.digest)
+        for entry in alone
+        if again.isdisjoint((entry.source, entry.path))
+    }
+    return {path: reading for path, reading in recalled.items() if reading is not None}
 
 
 async def read_from(sources: Iterable[Source], entry: SkillEntry, plan: Plan[ResultT], caller: Caller) -> ResultT:
@@ -154,7 +172,9 @@ async def provider_of(sources: Iterable[Source], entry: SkillEntry) -> SkillProv
 class _Harvest:
     """The skills and problems of one source, its files read."""
 
-    def __init__(self, listed: Listed, readings: Readings, known: Sequence[SkillEntry]) -> None:
+    def __init__(
+        self, listed: Listed, readings: Readings, known: Sequence[SkillEntry], kept: Mapping[str, Reading]
+    ) -> None:
         self.source = listed.source
         self.entries: dict[str, SkillEntry] = {}
         self.problems: list[SkillProblem] = []
@@ -162,6 +182,7 @@ class _Harvest:
         self.unusable = [*listed.unusable]
         self._listed = listed
         self._readings = readings
+        self._kept = kept
         self._before = self._own_of(known)
         for path in listed.paths:
             self._take(path)
@@ -192,8 +213,8 @@ class _Harvest:
 
     def _take(self, path: str) -> None:
         listed = self._listed
-        file, skill = listed.files.get(path), listed.skills.get(path)
-        if file is not None and file.content is None:
+        file, skill, kept = listed.files.get(path), listed.skills.get(path), self._kept.get(path)
+        if kept is None and file is not None and file.content is None:
             self.problems.append(_word_unread(path, file))
             # It is there and could not be read now. A FIFO or a file that is too large is a fault of its own, not an
             # outage.
@@ -203,7 +224,9 @@ class _Harvest:
                     self._add(self._before[path])
             return
         content = file.content if file is not None else None
-        if skill is not None and self.source.provider is not None:
+        if kept is not None:
+            reading = kept
+        elif skill is not None and self.source.provider is not None:
             reading = self._readings.read_listed(skill, path, self.source.provider, content)
         else:
             reading = self._readings.read(path, content or b"", listed.beside.get(path))
@@ -384,7 +407,7 @@ class SourceScan:
             self._sources, self._failure = await self._sources_of_run()
         return self._sources, self._failure
 
-    async def discover(self, known: Catalog | None = None) -> Discovery:
+    async def discover(self, known: Catalog | None = None, retried: frozenset[str] = frozenset()) -> Discovery:
         """Return what the sources hold now; if they cannot be resolved, what is known already."""
         if self.found is None:
             library = self._library
@@ -396,6 +419,7 @@ class SourceScan:
                     readings=library.readings,
                     catalogs=library.catalogs,
                     known=known,
+                    retried=retried,
                     caller=self._caller,
                 )
             else:

@@ -231,7 +231,7 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
 
 def current_catalog(run: Run) -> Catalog | None:
-    """Return the thread's catalog if it can be used as it is, else `None`."""
+    """Return the thread's catalog if it can be used as it is, save for what failed, else `None`."""
     settings = run.settings
     # Whoever resumes the thread may be another user.
     if settings.varies_by_run:
@@ -240,9 +240,7 @@ def current_catalog(run: Run) -> Catalog | None:
     # A copy that differs is a caller's wish to look again, and so is `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
-    if not catalog.is_of(settings.fixed_sources or ()):
-        return None
-    return None if any(found["code"] in _RETRIED for found in run.thread.problems) else catalog
+    return catalog if catalog.is_of(settings.fixed_sources or ()) else None
 
 
 def needs_start(run: Run, catalog: Catalog | None) -> bool:
@@ -269,12 +267,13 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     copy = run.state.get("skills_metadata")
     # Compared entry by entry with the copy in state; with thousands of skills that takes its time.
     catalog = await in_worker(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
-    if not needs_start(run, catalog):
+    failed = frozenset(noted["path"] for noted in thread.problems if noted["code"] in _RETRIED and catalog is not None)
+    if not failed and not needs_start(run, catalog):
         return None
     found = None
-    if catalog is None:
+    if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = await run.scan.discover(await run.scan.known(thread.catalog, copy))
+        found = await run.scan.discover(await run.scan.known(thread.catalog, copy), failed)
         run.scan.started(thread.catalog, found)
     view = await find_view(run, found)
     update: dict[str, Any] = {}

@@ -4,7 +4,7 @@ Latency decides the shape: a backend may be a network away, so there is one roun
 together, then one batch of reads, however many skills there are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from deepskills._io.cache import BoundedCache
@@ -46,8 +46,8 @@ class DirectoryProvider:
         self._outside: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_OUTSIDE_BYTES)
         """Files outside their sources that a listing led to, by a link or a relative path: source and file."""
 
-    async def list_skills(self, sources: Sequence[Source]) -> list[Listed]:
-        """Return what each source shows: one round of listings per level, then one batch of files."""
+    async def list_skills(self, sources: Sequence[Source], kept: Container[str] = ()) -> list[Listed]:
+        """Return what each source shows: one round of listings per level, then one batch of files but those `kept`."""
         searches = [_Search(source) for source in sources]
         await _read_plugins(searches)
         starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_shut]
@@ -56,7 +56,7 @@ class DirectoryProvider:
         paths = [path for search in searches for path in search.found]
         listed = {path: has for search in searches for path, has in search.has_agents.items()}
         beside = await _find_invocation_files(paths, listed)
-        files = await read_files([*paths, *beside.values()])
+        files = await read_files([*(path for path in paths if path not in kept), *beside.values()])
         for search in searches:
             search.take_files(files, beside)
             # Only what a listing of this process showed is remembered, never what state claims.
