@@ -163,7 +163,7 @@ def test_what_old_versions_of_skills_take_is_bounded(edits: int, monkeypatch: py
     for name, most in bounds.items():
         monkeypatch.setattr(f"deepskills.{name}", most)
     middleware = SkillsMiddleware(backend=Edited(10, edits), sources=["/skills"], refresh="run")
-    agent = create_agent(ScriptedChatModel(replies=lambda _messages: AIMessage("Done.")), middleware=[middleware])
+    agent: Any = create_agent(ScriptedChatModel(replies=lambda _messages: AIMessage("Done.")), middleware=[middleware])
     held = []
     tracemalloc.start()
     try:
