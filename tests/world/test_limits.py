@@ -238,15 +238,15 @@ class Limits(RuleBasedStateMachine):
 
 @both_modes
 def test_a_text_that_nobody_can_read_lifts_no_limit(mode: Mode) -> None:
-    """A record that was forged while the source is down loses the text, not the limit; the model's unload ends it."""
+    """A record that was spoiled while the source is down costs the text, not the limit; the model's unload ends it."""
     world = Limits()
     world.begin(mode)
     world.talk("ada", [("load", "guard")])
     world.fail_source(down=True)
     world.restart()
     world.forge({"skills_load_records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}, "bob")
-    assert world.agent.get_state(world.config).values["skills_loaded"] == []
-    assert "What it forbids holds until" in world.model.requests[0].text
+    assert world.agent.get_state(world.config).values["skills_loaded"] == ["guard"]
+    assert "its text is left out of this request" in world.model.requests[0].text
     # Once the file can be read again, it is known what the skill forbids, and nothing else is refused.
     world.fail_source(down=False)
     world.write("guard")

@@ -24,7 +24,7 @@ from deepskills.store.http.answers import NOTHING_HERE, PIECE_BYTES, Spool, only
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService
-from deepskills.store.workers import Turns, run_in_thread
+from deepskills.store.workers import Turns, in_flight, run_in_thread
 
 ADDRESS = "/.well-known/agent-skills"
 """Where clients look."""
@@ -149,6 +149,7 @@ async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revisio
         raise SkillNotFoundError(NOTHING_HERE)
     if skill.files:
         return "zip", await zipped(only(skill), parts.read_files, alone=True)
-    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    spool.write(document_of(skill).render())
+    with in_flight.hold(skill.size):
+        spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+        spool.write(document_of(skill).render())
     return "md", spool
