@@ -20,7 +20,7 @@ from deepskills._middleware.commands import user_loads
 from deepskills._middleware.loading import LoadRequest, LoadResult, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
-from deepskills._middleware.run import Run, VisibleCatalog, is_of
+from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
 from deepskills._middleware.state import (
     UNDONE,
     applied,
@@ -104,8 +104,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     touched = {whole_id(message.id or "") for message in restored}
     update: dict[str, Any] = {
         "messages": as_whole([by_id.get(m.id, m) for m in messages if whole_id(m.id or "") in touched]),
-        "skills_context": {"texts": texts},
-        "skills_load_records": records,
+        "skills_context": {"texts": texts, "records": records},
     }
     # Steps are numbered: a tool runs in one, and this hook in the next if it comes first. If the number is higher,
     # other hooks have run in between and seen only the stub. A record without a step (0) says nothing.
@@ -138,7 +137,7 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     if not edited and not thread.unbacked:
         return {}
     view = await find_view(run)
-    wishes, refused = _reloads(edited, view, run)
+    requests, refused = _reloads(edited, view, run)
     unknown = []
     found = run.scan.found
     is_unsure = found is not None and not found.is_complete
@@ -150,11 +149,11 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
         known = view.find_visible(name)
         # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:
-            wishes.append(LoadRequest(known, "", "system"))
+            requests.append(LoadRequest(known, "", "system"))
         else:
             unknown.append(name)
     update = merged(*(_not_ours(run, name, "no skill of that name is visible") for name in unknown))
-    settled = await load(wishes, run)
+    settled = await load(requests, run)
     for name, done in settled.items():
         change = _claim(name, done, run) if name in thread.unbacked else _reload(edited[name], done, run)
         if change is None:
@@ -179,23 +178,17 @@ def _find_edited(standing: LoadedSkills, catalog: Catalog) -> dict[str, SkillEnt
 
 
 def _reloads(edited: Mapping[str, SkillEntry], view: VisibleCatalog, run: Run) -> tuple[list[LoadRequest], list[str]]:
-    """Return the wishes for changed files, with the arguments of their loads, and the names that may not be loaded."""
-    wishes, refused = [], []
+    """Return the requests for changed files, with the arguments of their loads, and the names that are refused."""
+    requests, refused = [], []
     for name, entry in edited.items():
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if view.is_shown(entry) or _was_started_by_user(record, run):
-            wishes.append(LoadRequest(entry, record.get("arguments", ""), "system"))
+        if view.is_shown(entry) or is_started_by_user(record):
+            requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
-    return wishes, refused
-
-
-def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
-    """Whether a user started a skill; a record says so, and whoever forges one names a file that nobody has read."""
-    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
-    return is_ours and record.get("trigger") in {"user", "pin"}
+    return requests, refused
 
 
 def _reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
@@ -204,7 +197,7 @@ def _reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | N
         case outcomes.AlreadyLoaded(name, unchecked):
             # Only the catalog's digest is another one: the text is the same.
             listed: Any = {**run.thread.standing.records[name], "listed": entry.digest}
-            return {} if unchecked else {"skills_load_records": {name: listed}}
+            return {} if unchecked else {"skills_context": {"records": {name: listed}}}
         case outcomes.Unreadable():
             # Perhaps half saved: what is loaded stays, and the next step tries again.
             return {}
@@ -218,9 +211,6 @@ def _claim(name: str, done: LoadResult, run: Run) -> dict[str, Any]:
     """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
-    if isinstance(done.outcome, outcomes.Unreadable):
-        # Its record may have been spoiled, so its limits hold (`Run.use`) until the file can be read.
-        return {}
     return _not_ours(run, name, "its load was refused")
 
 
@@ -240,7 +230,7 @@ def _undo_loads(run: Run) -> dict[str, Any]:
         for name, record in standing.records.items()
         if "relies_on" in record and name not in names
     }
-    update = {"skills_load_records": settled} if settled else {}
+    update: dict[str, Any] = {"skills_context": {"records": settled}} if settled else {}
     if not names:
         return update
     for name in names:

@@ -48,19 +48,19 @@ async def user_loads(run: Run) -> dict[str, Any]:
     if not pins and not loads and not message:
         return {}
     view = await find_view(run)
-    wishes = [*_pin(pins, view, run), *_waiting(loads, view, run)]
+    requests = [*_pin(pins, view, run), *_waiting(loads, view, run)]
     if message:
-        wishes += _find_commands(message, view, run)
-    # Cleared whatever becomes of the wishes: a refusal is reported once and not tried before every model call.
+        requests += _find_commands(message, view, run)
+    # Cleared whatever becomes of the requests: a refusal is reported once and not tried before every model call.
     update: dict[str, Any] = {"skills_context": {"loads": dict.fromkeys(loads), "run": {"message": None}}}
     if pins:
         # The reducer of pins adds up, so only an overwrite empties the list.
         update["pinned_skills"] = Overwrite([])
     # One load per skill: what is asked for last counts, such as a slash command; no arguments never replace some.
     by_name: dict[str, LoadRequest] = {}
-    for wish in wishes:
-        if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
-            by_name[wish.entry.name] = wish
+    for request in requests:
+        if request.arguments or not by_name.get(request.entry.name, request).arguments:
+            by_name[request.entry.name] = request
     settled = await load(list(by_name.values()), run)
     return merged(update, *(done.update for done in settled.values()))
 
