@@ -201,6 +201,13 @@ def test_keys_are_private_or_omitted_and_the_reducer_stands_last(key: str, marks
     assert annotations_of(SkillsState)[key] == marks
 
 
+def test_one_key_holds_what_only_the_library_reads() -> None:
+    """Beside deepagents' keys and those that are documented for users, state has one private key."""
+    documented = {"skills_catalog", "skills_problems", "skills_loaded", "skill_resources", "pinned_skills"}
+    own = get_type_hints(SkillsState).keys() - get_type_hints(DeepAgentsSkillsState).keys() - documented
+    assert own == {"skills_context"}
+
+
 def test_the_update_names_only_keys_of_the_state() -> None:
     """What discovery writes, state has room for."""
     update = get_type_hints(SkillsStateUpdate)

@@ -161,8 +161,8 @@ async def _load_again(parent: Thread, run: Run) -> dict[str, Any]:
     update = merged(*(done.update for done in (await load(requests, run)).values()))
     # Of no turn: it earns nothing here that a load of this agent's own earns.
     made: dict[str, Any] = update.get("skills_context", {}).get("records", {})
-    records = {name: {**record, "turn": ""} for name, record in made.items()}
-    return merged(update, {"skills_context": {"records": records}})
+    own = {name: {**record, "turn": ""} for name, record in made.items()}
+    return merged(update, {"skills_context": {"records": own}})
 
 
 def _bare(text: str) -> str:

@@ -574,7 +574,7 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
 def _adapter(section: object) -> TypeAdapter[Any] | None:
     """Return what the values of a section must be; `None` for an unknown section."""
     is_memory = isinstance(section, str) and section.startswith(extension_section(""))
-    return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload,no-any-return]
+    return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload]
 
 
 def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
