@@ -326,7 +326,6 @@ WELL_FORMED: dict[str, Any] = {
         "loads": {"a": {"arguments": "", "trigger": "pin"}},
         "permits": {"a": {"arguments": "", "turn": "m"}},
         "commands": {"m": True},
-        "run": {"message": "m"},
         "prefix": {"section": "s"},
         "problems": {"p": {"path": "/x", "code": "c", "severity": "error", "message": "m"}},
     },

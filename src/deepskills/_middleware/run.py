@@ -349,7 +349,7 @@ class Run:
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        use = use_of(self.thread, self.known_view, self.settings.memory.readings, self.scan.found)
+        use = _find_use(self)
         above = limits_above.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
@@ -437,13 +437,13 @@ class Use:
         return [skill.entry for skill in self.skills if skill.grants]
 
 
-def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Discovery | None) -> Use:
+def _find_use(run: Run) -> Use:
     """Tell which skills are in use: the one answer that everybody goes by."""
+    thread, standing = run.thread, run.thread.standing
     # The usual case, on a path that each request takes.
-    standing = thread.standing
     if not standing.loaded and not standing.lost and not thread.section("brought"):
         return Use()
-    turn = thread.turn
+    view, found, turn = run.known_view, run.scan.found, thread.turn
     skills: list[LoadedSkill] = []
     leaving: dict[str, Literal["gone", "off"]] = {}
     withheld = set(view.unjudged.intersection(standing.loaded))
@@ -460,9 +460,9 @@ def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Disc
             leaving[name] = "off"
             continue
         # Neither in the catalog nor known to be gone, because its source failed: a judge cannot be asked about it.
-        if current is None and not is_lost and not _is_judged(name, record, view, found):
+        if current is None and not is_lost and not _is_judged(name, record, run):
             withheld.add(name)
-        entry = _as_loaded(name, record, current, readings)
+        entry = _find_loaded(name, record, current, run.settings.memory.readings)
         # Nobody reloads a lost skill whose file changed, as loaded ones are: the file of today says what it forbids.
         if is_lost and not entry.is_read and current is not None:
             entry = current
@@ -480,12 +480,13 @@ def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Disc
                 load_id="" if is_lost else record.get("message", ""),
             )
         )
-    skills += _bring(thread, readings)
+    skills += _find_brought(run)
     return Use(skills, leaving, frozenset(withheld))
 
 
-def _bring(thread: Thread, readings: Readings) -> list[LoadedSkill]:
+def _find_brought(run: Run) -> list[LoadedSkill]:
     """Return what was in use in agents whose answers came back in this turn; its limits hold until the next one."""
+    thread, readings = run.thread, run.settings.memory.readings
     records = {path: record for path, record in thread.section("brought").items() if record["turn"] == thread.turn}
     return [
         LoadedSkill(
@@ -519,10 +520,11 @@ def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, 
     return {"skills_context": {"brought": {**old, **new}}} if new else {}
 
 
-def _is_judged(name: str, record: LoadRecord, view: VisibleCatalog, found: Discovery | None) -> bool:
+def _is_judged(name: str, record: LoadRecord, run: Run) -> bool:
     """Whether it is known that a loaded skill may be seen though it is not in the catalog."""
+    found = run.scan.found
     # A file that is there and cannot be used is judged by its directory's name.
-    return view.shows_absent(name) or (found is not None and record["path"] in found.unusable)
+    return run.known_view.shows_absent(name) or (found is not None and record["path"] in found.unusable)
 
 
 def find_disclosed_skills(run: Run) -> list[SkillEntry]:
@@ -610,7 +612,7 @@ def is_gone(record: LoadRecord, found: Discovery) -> bool:
     return found.unsure.isdisjoint(sources)
 
 
-def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
+def _find_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
     """Return what a loaded skill's own file said, the one that was loaded, as far as this process has read it."""
     # The file itself before what a provider listed of it, but for what is not trusted: that was compared at the load.
     if current is not None and current.provided is not None and current.origin is None:

@@ -92,7 +92,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
             texts[claim.message.id or ""] = {"skill": name}
             # To the end: the newest load decides the order.
             records.pop(name, None)
-            # Not "user", and of no turn: a claim must not earn what a user's own start earns (`use_of`).
+            # Not "user", and of no turn: a claim must not earn what a user's own start earns (`_find_use` in `run.py`).
             records[name] = {
                 **record_of(ready),
                 "text": run.settings.memory.keep_text(text),
@@ -243,7 +243,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)), hidden_update(run))
     if run.settings.slash_commands:
-        update = merged(update, _notice_message(run))
+        update = merged(update, _notice_commands(run))
     # Last, so that extensions see what is in use after discovery and unloads.
     await at("at_start", run)
     update = merged(update, run.collected)
@@ -271,25 +271,27 @@ async def _discover(run: Run, found: Discovery) -> dict[str, Any]:
     return update
 
 
-def _notice_message(run: Run) -> dict[str, Any]:
-    """Return the update that has the user's newest message looked at for slash commands, once.
+def _notice_commands(run: Run) -> dict[str, Any]:
+    """Return the update that has the slash commands of the user's newest message carried out, once.
 
     Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
     """
-    thread = run.thread
-    message = thread.user_message
-    # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
-    if message is None or not message.id or not takes_slash_commands(run):
-        return {}
-    seen, commands = thread.section("run"), thread.section("commands")
-    if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):
-        return {}
-    update: dict[str, dict[str, Any]] = {"run": {"message": message.id, "seen": message.id}}
-    if command_word(first_line(message)):
+    thread, commands, message = run.thread, run.thread.section("commands"), run.thread.user_message
+    # Those of a run that ended before its first model call wait no longer.
+    update: dict[str, bool | None] = {
+        known: True for known, is_done in commands.items() if not is_done and known != thread.turn
+    }
+    if message is not None and message.id and _is_new_command(message, run):
         # The oldest leave, so that a thread that lives for years stays small.
         oldest = list(commands)[: max(0, len(commands) + 1 - MAX_KNOWN_COMMANDS)]
-        update["commands"] = {**dict.fromkeys(oldest), message.id: True}
-    return {"skills_context": update}
+        update |= {**dict.fromkeys(oldest), message.id: False}
+    return {"skills_context": {"commands": update}} if update else {}
+
+
+def _is_new_command(message: AnyMessage, run: Run) -> bool:
+    if not command_word(first_line(message)) or message.id in run.thread.section("commands"):
+        return False
+    return takes_slash_commands(run) and not is_answered(run.thread, message)
 
 
 def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:

@@ -14,8 +14,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
 - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
   and the `turn`: the user's message until whose successor that holds.
-- `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
-- `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
+- `commands`: messages that began with a slash command, and whether it was carried out, so that none is twice.
 - `problems`: problems that tool calls found, until the next model call.
 - `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
 - `brought`: by path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end.
@@ -380,8 +379,7 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "notes": TypeAdapter(Note),
     "loads": TypeAdapter(WaitingLoad),
     "permits": TypeAdapter(Permit),
-    "commands": TypeAdapter(Literal[True]),
-    "run": _TEXT,
+    "commands": TypeAdapter(Annotated[bool, Strict()]),
     "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
     "prefix": _TEXT,
     "answer": _TEXT,
@@ -853,7 +851,7 @@ MAX_GONE = 50
 """How many records of messages that are gone a section of the context may hold."""
 
 
-def forgotten(thread: Thread) -> dict[str, Any]:
+def forget_gone(thread: Thread) -> dict[str, Any]:
     """Return the update that drops records of messages which are gone, once there are many in a section."""
     known: set[str] | None = None
     update: dict[str, Any] = {}
