@@ -170,7 +170,7 @@ def test_a_grant_is_for_the_content_that_was_shown(tmp_path: Path, mode: Mode) -
     process = Process(mode, tmp_path, watcher, approval)
     process.call(load("good"))
     process.answer({**APPROVE, "grants": ["tools"]})
-    memory = process.agent.get_state(process.config).values["skills_extensions"]["SkillApproval"]
+    memory = process.agent.get_state(process.config).values["skills_context"]["extension SkillApproval"]
     entry = watcher.entries[-1]
     assert list(approval.withholds(entry, memory)) == ["scripts"]
     changed = replace(entry, sha256="0" * 64, digest="sha256:" + "0" * 64)

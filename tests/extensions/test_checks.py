@@ -352,7 +352,9 @@ def test_a_script_counts_by_its_exit_code(mode: Mode, tmp_path: Path) -> None:
     scripts = [("run_skill_script", {"skill_name": "release", "script_name": name}) for name in ("good.sh", "bad.sh")]
     talk.say(calls(load("release")), *(calls(one) for one in scripts), "Done.")
     assert talk.heard() == [("skill.checked", "passed"), ("skill.unchecked", ["script: bad.sh"])]
-    receipts = [value for key, value in talk.state["skills_extensions"]["SkillChecks"].items() if "good.sh" in key]
+    receipts = [
+        value for key, value in talk.state["skills_context"]["extension SkillChecks"].items() if "good.sh" in key
+    ]
     assert receipts[0]["evidence"]["exit_code"] == 0
 
 
@@ -668,7 +670,7 @@ def test_receipts_hold_no_text_and_events_are_typed(tmp_path: Path) -> None:
     talk = Talk(tmp_path, [{"called": "run_tests", "say": "SECRET"}], others=[hears])
     proof = calls(TEST)
     talk.say(calls(load("release")), proof, "Done.")
-    kept = talk.state["skills_extensions"]["SkillChecks"]
+    kept = talk.state["skills_context"]["extension SkillChecks"]
     assert "SECRET" not in json.dumps(kept)
     assert [value["evidence"] for value in kept.values() if isinstance(value, dict) and "evidence" in value] == [
         {"call": proof.tool_calls[0]["id"]}
@@ -1025,11 +1027,11 @@ def test_private_state_of_another_shape_is_set_aside(tmp_path: Path) -> None:
     """Whoever wrote it."""
     talk = Talk(tmp_path, extension=SkillChecks(retries=1))
     talk.say(calls(load("release")), "Done.", "Done.")
-    kept = talk.state["skills_extensions"]["SkillChecks"]
+    kept = talk.state["skills_context"]["extension SkillChecks"]
     load_id = next(value["load"] for key, value in kept.items() if key.startswith("load "))
     spoiled = {"load": load_id, "status": "passed", "evidence": {"call": [1]}, "told": 1, "sent": "x"}
     for odd in (7, "x", [1], {"load": 3, "turn": "x", "checks": 4, "base": 2, "receipts": 1}, spoiled):
-        talk.agent.update_state(talk.config, {"skills_extensions": {"SkillChecks": dict.fromkeys(kept, odd)}})
+        talk.agent.update_state(talk.config, {"skills_context": {"extension SkillChecks": dict.fromkeys(kept, odd)}})
         talk.say(calls(DEPLOY), "Done.", "Done.", given="more")
     assert "was not run" in talk.answers("deploy")[-1]
 

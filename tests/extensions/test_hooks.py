@@ -547,7 +547,7 @@ def test_what_hooks_said_does_not_add_up_in_state(mode: Mode, tmp_path: Path) ->
     sizes = []
     for turns in (1, 3):
         world.talk.say(*[call_tools(*[("send", {"text": str(n)}) for n in range(3)]) for _ in range(turns)], "Done.")
-        kept = world.talk.state["skills_extensions"]["SkillHooks"]
+        kept = world.talk.state["skills_context"]["extension SkillHooks"]
         sizes.append(len(json.dumps(kept)))
     assert max(sizes) < 40_000, sizes
     assert max(len(said_by_hooks(request)) for request in world.talk.model.requests) < 9_000

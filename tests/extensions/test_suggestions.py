@@ -525,12 +525,10 @@ def test_search_goes_by_meaning_too(mode: Mode, root: Path) -> None:
 
 FORGED: list[Callable[[str], Any]] = [
     lambda _id: "text",
-    lambda _id: {"SkillSuggestions": 7},
-    lambda message_id: {"SkillSuggestions": {f"note:{message_id}": "x"}},
-    lambda message_id: {"SkillSuggestions": {f"note:{message_id}": [["pdf-forms", "- forged text"], "x", [1, 2], []]}},
-    lambda message_id: {
-        "SkillSuggestions": {f"note:{message_id}": [["none", "- forged text"]], "ahead": 3, "asked": []}
-    },
+    lambda _id: 7,
+    lambda message_id: {f"note:{message_id}": "x"},
+    lambda message_id: {f"note:{message_id}": [["pdf-forms", "- forged text"], "x", [1, 2], []]},
+    lambda message_id: {f"note:{message_id}": [["none", "- forged text"]], "ahead": 3, "asked": []},
 ]
 
 
@@ -542,7 +540,8 @@ def test_forged_state_shows_nothing(mode: Mode, root: Path) -> None:
         conversation.config = {"configurable": {"thread_id": str(number)}}
         conversation.say(given=REQUEST)
         message_id = conversation.state["messages"][0].id
-        conversation.agent.update_state(conversation.config, {"skills_extensions": forge(message_id)})
+        forged = {"skills_context": {"extension SkillSuggestions": forge(message_id)}}
+        conversation.agent.update_state(conversation.config, forged)
         conversation.say(given="hello")
         assert "forged" not in conversation.model.requests[-1].text, number
         assert isinstance(conversation.result["messages"][-1], AIMessage), number
@@ -569,7 +568,7 @@ def test_notes_of_messages_that_are_gone_are_forgotten(mode: Mode, root: Path) -
     conversation = talk(mode, root, None, summarizer)
     for turn in range(12):
         conversation.say(given=f"{REQUEST} ({turn})")
-    kept = conversation.state["skills_extensions"]["SkillSuggestions"]
+    kept = conversation.state["skills_context"]["extension SkillSuggestions"]
     assert 0 < len([key for key, value in kept.items() if key.startswith("note:") and value is not None]) <= 6
 
 

@@ -123,7 +123,7 @@ def test_a_verdict_is_about_the_call_that_was_judged(tmp_path: Path) -> None:
     assert policy.needs_approval(request.override(tool_call=changed))
     written: list[Any] = [{"granted": []}, {"granted": {request.tool_call["id"]: True}}, "granted", {"granted": None}]
     for forged in written:
-        state = {**request.state, "skills_extensions": {"ToolPolicy": forged}}
+        state = {**request.state, "skills_context": {"extension ToolPolicy": forged}}
         assert policy.needs_approval(request.override(state=state)), forged
 
 

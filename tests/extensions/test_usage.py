@@ -157,14 +157,13 @@ def test_a_later_run_begins_again_and_spoiled_state_counts_nothing(mode: Mode, t
     config: Any = {"configurable": {"thread_id": "t"}}
     run(mode, agent, "go", config)
     spoiled = {"ledger": {"x": 3, "y": {"skill": "y", "calls": "many"}, "z": []}, "pending": {"calls": 7}}
-    agent.update_state(config, {"skills_extensions": {"SkillUsage": spoiled}})
+    agent.update_state(config, {"skills_context": {"extension SkillUsage": spoiled}})
     run(mode, agent, "go on", config)
     assert usage.flush(60)
     rows = [(event.skill, event.details["tokens_in"]) for event in heard if event.type == "skill.cost"]
     assert rows == [("alpha", 10), ("y", 0), ("alpha", 20)]
     assert {event.thread_id for event in heard} == {"t"}
-    kept = agent.get_state(config).values["skills_extensions"]
-    assert kept == {}
+    assert "extension SkillUsage" not in agent.get_state(config).values["skills_context"]
 
 
 @both_modes

@@ -11,6 +11,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
 from support import Conversation, Mode, both_modes, disk, load, skill_md, unload, without_origin, write_files
+from support.agents import loaded_state
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -29,7 +30,7 @@ def talk(mode: Mode, root: Path, limit: int | None, **options: Any) -> Conversat
 
 def costs(conversation: Conversation) -> dict[str, int]:
     """Return what state says that each loaded skill costs."""
-    return {name: record["tokens"] for name, record in conversation.state["skills_load_records"].items()}
+    return {name: record["tokens"] for name, record in conversation.state["skills_context"]["records"].items()}
 
 
 def cost_of(root: Path, *names: str) -> int:
@@ -73,7 +74,7 @@ def test_a_refusal_names_sizes_and_what_to_unload(mode: Mode, tmp_path: Path) ->
     conversation = talk(mode, tmp_path, 3_000)
     conversation.call(load("alpha"))
     conversation.call(load("beta"))
-    before = conversation.state
+    before = loaded_state(conversation.state)
 
     [answer] = conversation.call(load("gamma"))
 
@@ -84,8 +85,7 @@ def test_a_refusal_names_sizes_and_what_to_unload(mode: Mode, tmp_path: Path) ->
     assert f"{sum(sizes.values()):,} of 3,000" in answer.text
     assert all(f"{name} ({cost:,} tokens)" in answer.text for name, cost in sizes.items())
     assert 'unload_skill("alpha")' in answer.text
-    for key in ("skills_loaded", "skill_resources", "skills_load_records"):
-        assert conversation.state[key] == before[key]
+    assert loaded_state(conversation.state) == before
     assert "gamma says so" not in conversation.model.requests[-1].text
 
 

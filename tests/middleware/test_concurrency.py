@@ -77,7 +77,7 @@ def check(agent: Any, number: int, result: dict[str, Any]) -> None:
     assert state["skill_resources"] == {
         own: [{"path": f"/skills/{own}/scripts/{number}.py", "type": "script", "skill_name": own}]
     }
-    assert list(state["skills_load_records"]) == [own]
+    assert list(state["skills_context"]["records"]) == [own]
     assert len(state["skills_metadata"]) == RUNS
 
 

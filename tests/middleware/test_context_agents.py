@@ -631,7 +631,7 @@ def test_a_skill_whose_text_cannot_be_recovered_is_unloaded(mode: Mode, fate: st
     assert state["skills_loaded"] == ["beta"]
     assert "alpha" not in state["skill_resources"]
     # Nobody has unloaded a skill that could not be read, so its record stays for its limits.
-    assert state["skills_load_records"].get("alpha", {}).get("lost", False) is (fate == "denied")
+    assert state["skills_context"]["records"].get("alpha", {}).get("lost", False) is (fate == "denied")
     assert state["messages"][-1].text == "All is well."
     assert told in again.requests[0].text
     assert "alpha rule" not in "".join(request.text for request in again.requests)
@@ -766,7 +766,7 @@ def test_what_is_put_back_stays_within_the_budget(mode: Mode, how: str, tmp_path
     skills, _ = middleware(tmp_path, max_loaded_tokens=None)
     talk = start(mode, loss, skills, tmp_path)
     talk.say(*(call_tools(load(name)) for name in names))
-    sizes = [record["tokens"] for record in talk.state["skills_load_records"].values()]
+    sizes = [record["tokens"] for record in talk.state["skills_context"]["records"].values()]
     limit = sizes[1] + sizes[2] + 10
 
     again, _ = resumed(mode, talk, loss, tmp_path, max_loaded_tokens=limit)

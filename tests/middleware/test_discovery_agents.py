@@ -1056,7 +1056,7 @@ def test_a_loaded_skill_that_is_gone_is_unloaded_and_the_model_told(
         chat.say()
     assert chat.state["skills_loaded"] == ["kept"]
     assert list(chat.state["skill_resources"]) == ["kept"]
-    assert "gone" not in chat.state["skills_load_records"]
+    assert "gone" not in chat.state["skills_context"].get("records", {})
     assert ("/s/gone/SKILL.md", "skill-gone", "warning") in chat.problems
     assert len([line for line in caplog.messages if "skill-gone" in line]) == 1
     assert not any("No longer available" in message.text for message in chat.state["messages"])

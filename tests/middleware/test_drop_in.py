@@ -131,7 +131,7 @@ def test_schemas_and_drawings_can_be_made(build: Callable[..., Any]) -> None:
 
     assert "messages" in taken
     assert "skills_metadata" in taken
-    private = {"skills_loaded", "skill_resources", "skills_load_records", "skills_problems", "skills_load_errors"}
+    private = {"skills_loaded", "skill_resources", "skills_context", "skills_problems", "skills_load_errors"}
     assert private.isdisjoint(taken)
     assert private.isdisjoint(given)
     assert "SkillsMiddleware" in agent.get_graph().draw_mermaid()

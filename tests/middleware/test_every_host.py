@@ -193,7 +193,7 @@ def test_a_users_message_counts_in_every_shape(mode: Mode, kind: str, tmp_path: 
         twice = shape == "after the same message"
         check(shape, "note", host.noted(COMMAND), [[False, True] if twice else [True]] * 2)
         check(shape, "loaded", host.state()["skills_loaded"], ["deploy"])
-        record = host.state()["skills_load_records"]["deploy"]
+        record = host.state()["skills_context"]["records"]["deploy"]
         arguments = COMMAND.removeprefix("/deploy ")
         check(shape, "record", (record["trigger"], record["arguments"]), ("user", arguments))
 

@@ -405,10 +405,10 @@ def test_a_broken_file_is_no_worse_than_spoiled_state(tmp_path: Path) -> None:
         for value in nonsense:
             assert [each.skill for each in skills.explain({**state, key: value}) if each.skill in ("alpha", "beta")]
     memory = {
-        "SkillSuggestions": {"asked": [], "note:x": [3, []], "ranked": 5},
-        "Insists": {"receipts": [[[[[[[1]]]]]]]},
+        "extension SkillSuggestions": {"asked": [], "note:x": [3, []], "ranked": 5},
+        "extension Insists": {"receipts": [[[[[[[1]]]]]]]},
     }
-    assert skills.explain({**state, "skills_extensions": memory})
+    assert skills.explain({**state, "skills_context": {**state["skills_context"], **memory}})
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_an_answer_stands_in_the_place_of_a_load(mode: Mode, tmp_path: Path) -> 
     talk = Conversation(mode, skills(tmp_path, Answers()))
     [answer] = talk.call(load("alpha"))
     assert (str(answer.text), answer.status, talk.loaded) == ("Done elsewhere.", "success", [])
-    assert talk.state["skills_extensions"] == {"Answers": {"asked": "alpha"}}
+    assert talk.state["skills_context"]["extension Answers"] == {"asked": "alpha"}
 
 
 METHODS = ("visibility", "before_load", "change_text", "before_tool")
@@ -413,10 +413,10 @@ def test_state_problems_loads_and_events_of_its_own(mode: Mode, tmp_path: Path) 
     [answer] = talk.say(call_tools(("other", {})))
     talk.say()
     assert str(answer.text) == "other done"
-    assert talk.state["skills_extensions"] == {"own": {"runs": 2, "ended": ["alpha"]}}
+    assert talk.state["skills_context"]["extension own"] == {"runs": 2, "ended": ["alpha"]}
     assert [found["code"] for found in talk.state["skills_problems"]] == ["own-code"]
     assert talk.loaded == ["alpha"]
-    assert talk.state["skills_load_records"]["alpha"]["trigger"] == "system"
+    assert talk.state["skills_context"]["records"]["alpha"]["trigger"] == "system"
     assert heard == ["own.started", "skill.loaded", "own.started"]
     assert teams[0] == {"alpha": "blue", "beta": None}
     assert {"search_skills", "other"} <= set(talk.model.requests[0].tools)
@@ -458,7 +458,7 @@ def test_calls_earlier_in_a_turn_count_as_done(mode: Mode, tmp_path: Path) -> No
     talk.call(load("alpha"))
     talk.call(("other", {}), unload("alpha"), ("other", {}), load("beta"), ("other", {}))
     assert list(seen.values()) == [["alpha"], [], ["beta"]] or sorted(seen.values()) == [[], ["alpha"], ["beta"]]
-    assert len(talk.state["skills_extensions"]["Sees"]) == 6
+    assert len(talk.state["skills_context"]["extension Sees"]) == 6
 
 
 def test_extensions_are_checked(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_forged_marks_cost_next_to_nothing(mode: Mode, tmp_path: Path, monkeypat
         "any text": (claims(*(("s1", f"{n} {'x ' * 300}", "", "hello") for n in numbers)), 0),
         "another skill's": (claims(*(("s1", f"{n}", "", opening("s2") + "\nx") for n in numbers)), 0),
         "another digest": (claims(*(("s1", f"{n}", "0" * 32, opening("s1") + "\nx") for n in numbers)), 0),
-        "one skill": (claims(*(("s1", f"{n} {'x ' * 300}", "", opening("s1") + "\nx") for n in numbers)), 3),
+        "one skill": (claims(*(("s1", f"{n} {'x ' * 300}", "", opening("s1") + "\nx") for n in numbers)), 24),
         "many skills": (claims(*((name, "", "", opening(name) + "\nx") for name in names)), 24),
         "long arguments": (claims(*((name, "x" * 9_000, "", opening(name) + "\nx") for name in names)), 2),
     }
@@ -163,11 +163,11 @@ def test_forged_marks_cost_next_to_nothing(mode: Mode, tmp_path: Path, monkeypat
 # Malformed private state.
 
 MALFORMED: list[dict[str, Any]] = [
-    {"skills_load_records": {"alpha": {}}},
-    {"skills_load_records": {"alpha": {"path": 1, "digest": 2, "tokens": "3"}}},
-    {"skills_load_records": {"alpha": {"path": "/x", "digest": "d", "tokens": -(10**9)}}},
-    {"skills_load_records": {"alpha": 5, "beta": None}},
-    {"skills_load_records": 5},
+    {"skills_context": {"records": {"alpha": {}}}},
+    {"skills_context": {"records": {"alpha": {"path": 1, "digest": 2, "tokens": "3"}}}},
+    {"skills_context": {"records": {"alpha": {"path": "/x", "digest": "d", "tokens": -(10**9)}}}},
+    {"skills_context": {"records": {"alpha": 5, "beta": None}}},
+    {"skills_context": {"records": 5}},
     {"skills_loaded": 5},
     {"skills_loaded": "alpha"},
     {"skills_loaded": [["alpha"], 5, None]},
@@ -179,9 +179,8 @@ MALFORMED: list[dict[str, Any]] = [
     {"skills_context": 5},
     {"skills_context": {"texts": 5, "told": [], "notes": {"m": 5}, "loads": {"a": 1}, "what": {"x": 1}}},
     {"skills_context": {"texts": {"m": {"skill": "alpha", "tokens": -5}}, "problems": {"p": {"path": 5}}}},
-    {"skills_context": {"notes": {"m": {"before": [5]}}, "run": {"message": 5}, "permits": {"alpha": True}}},
-    {"skills_extensions": 5},
-    {"skills_extensions": {"X": 5}},
+    {"skills_context": {"notes": {"m": {"before": [5]}}, "commands": {"message": 5}, "permits": {"alpha": True}}},
+    {"skills_context": {"extension X": 5}},
     {"skills_problems": 5},
     {"skills_problems": [{"path": 5}]},
     {"skills_load_errors": 5},
@@ -363,7 +362,7 @@ def test_budgets_hold_whatever_the_ids_of_calls(mode: Mode, ids: tuple[str, ...]
             for name, call_id in zip(("alpha", "beta", "gamma"), ids, strict=True)
         ]
         talk.say(AIMessage("", tool_calls=calls))
-        tokens = sum(record["tokens"] for record in talk.state["skills_load_records"].values())
+        tokens = sum(record["tokens"] for record in talk.state["skills_context"]["records"].values())
         assert len(talk.loaded) <= 1
         assert tokens <= 200
 

@@ -102,7 +102,7 @@ def test_names_written_by_update_state_are_loaded_or_removed(mode: Mode, tmp_pat
             ("loaded", name, "system") for name in expected
         ]
         assert codes(talk.state, "load-unknown") == len(set(written) - set(expected))
-        assert set(talk.state["skills_load_records"]) == set(expected)
+        assert set(talk.state["skills_context"].get("records", {})) == set(expected)
         # It is settled: the next run has nothing to load, to remove or to report.
         assert talk.stream("ok") == []
         assert codes(talk.state, "load-unknown") == len(set(written) - set(expected))
@@ -161,7 +161,7 @@ def test_an_edited_skill_is_loaded_again(mode: Mode, tmp_path: Path) -> None:
         assert request.text.count("Newer words for <x y>") == 1
         assert request.text.count("Text of beta") == 1
         assert loaded_in(request.system) == ["alpha", "beta"]
-    assert talk.state["skills_load_records"]["alpha"]["arguments"] == "x y"
+    assert talk.state["skills_context"]["records"]["alpha"]["arguments"] == "x y"
 
 
 def test_an_edited_skill_that_is_refused_is_unloaded(mode: Mode, tmp_path: Path) -> None:
@@ -426,7 +426,10 @@ def test_a_record_whose_digest_nobody_read_brings_nothing_in(mode: Mode, tmp_pat
                 talk = Conversation(mode, middleware, tools=[ping, asking([])])
                 user: Any = {"messages": [HumanMessage("go", id="go-2")]}
                 talk.say(call_tools(("ask", {})), given=user)
-                update: dict[str, Any] = {"skills_loaded": ["secret"], "skills_load_records": {"secret": forged}}
+                update: dict[str, Any] = {
+                    "skills_loaded": ["secret"],
+                    "skills_context": {"records": {"secret": forged}},
+                }
                 if how == "update_state":
                     talk.agent.update_state(talk.config, update)
                     update = {}

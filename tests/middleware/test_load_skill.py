@@ -29,8 +29,7 @@ from support import (
     without_origin,
     write_files,
 )
-
-SKILL_STATE = ("skills_loaded", "skill_resources", "skills_load_records")
+from support.agents import loaded_state
 
 
 def library(root: Path, *names: str, body: str = "") -> None:
@@ -42,11 +41,6 @@ def talk(mode: Mode, root: Path, **options: Any) -> Conversation:
     """Return a conversation with an agent whose skills lie in `/skills` below `root`."""
     backend = options.pop("backend", None) or disk(root)
     return Conversation(mode, SkillsMiddleware(backend=backend, sources=["/skills"], **options))
-
-
-def loaded_state(conversation: Conversation) -> dict[str, Any]:
-    """Return what state says about loaded skills."""
-    return {key: conversation.state[key] for key in SKILL_STATE}
 
 
 # --- what a load gives -------------------------------------------------------------------------------------------
@@ -102,7 +96,7 @@ def test_state_records_the_load(mode: Mode, tmp_path: Path) -> None:
         "alpha": [],
         "beta": [{"path": "/skills/beta/scripts/run.py", "type": "script", "skill_name": "beta"}],
     }
-    records = state["skills_load_records"]
+    records = state["skills_context"]["records"]
     assert list(records) == ["beta", "alpha"]
     assert records["alpha"]["path"] == "/skills/alpha/SKILL.md"
     assert records["alpha"]["digest"] != records["beta"]["digest"]
@@ -333,14 +327,14 @@ def test_loading_twice_changes_nothing(mode: Mode, tmp_path: Path) -> None:
     conversation = talk(mode, tmp_path)
     conversation.call(load("alpha"))
     conversation.call(load("beta"))
-    before = loaded_state(conversation)
+    before = loaded_state(conversation.state)
 
     [answer] = conversation.call(load("Alpha"))
 
     assert answer.status == "success"
     assert "already loaded" in answer.text
     assert "Instructions of alpha" not in answer.text
-    assert loaded_state(conversation) == before
+    assert loaded_state(conversation.state) == before
 
 
 @both_modes
@@ -349,7 +343,7 @@ def test_a_changed_file_gives_its_text_anew_once(mode: Mode, tmp_path: Path) -> 
     library(tmp_path, "alpha", "beta")
     conversation = talk(mode, tmp_path)
     conversation.call(load("alpha"), load("beta"))
-    before = conversation.state["skills_load_records"]["alpha"]
+    before = conversation.state["skills_context"]["records"]["alpha"]
     write_files(
         tmp_path,
         {
@@ -359,7 +353,7 @@ def test_a_changed_file_gives_its_text_anew_once(mode: Mode, tmp_path: Path) -> 
     )
 
     [changed] = conversation.call(load("alpha"))
-    record = conversation.state["skills_load_records"]["alpha"]
+    record = conversation.state["skills_context"]["records"]["alpha"]
     [again] = conversation.call(load("alpha"))
 
     assert changed.status == "success"
@@ -368,7 +362,7 @@ def test_a_changed_file_gives_its_text_anew_once(mode: Mode, tmp_path: Path) -> 
     assert record["digest"] != before["digest"]
     assert record["tokens"] > before["tokens"]
     assert "already loaded" in again.text
-    assert conversation.state["skills_load_records"]["alpha"] == record
+    assert conversation.state["skills_context"]["records"]["alpha"] == record
     assert sorted(conversation.loaded) == ["alpha", "beta"]
     assert [item["path"] for item in conversation.state["skill_resources"]["alpha"]] == [
         "/skills/alpha/scripts/added.py"
@@ -395,13 +389,13 @@ def test_a_changed_file_that_no_longer_fits_is_refused(mode: Mode, tmp_path: Pat
     library(tmp_path, "alpha")
     conversation = talk(mode, tmp_path, max_loaded_tokens=200)
     conversation.call(load("alpha"))
-    before = loaded_state(conversation)
+    before = loaded_state(conversation.state)
     library(tmp_path, "alpha", body="word " * 500)
 
     [answer] = conversation.call(load("alpha"))
 
     assert answer.status == "error"
-    assert loaded_state(conversation) == before
+    assert loaded_state(conversation.state) == before
 
 
 # --- budgets -----------------------------------------------------------------------------------------------------
@@ -414,17 +408,17 @@ def test_the_limit_on_skills(mode: Mode, tmp_path: Path) -> None:
     conversation = talk(mode, tmp_path, max_loaded_skills=2)
     conversation.call(load("alpha"))
     conversation.call(load("beta"))
-    before = loaded_state(conversation)
+    before = loaded_state(conversation.state)
 
     [refused] = conversation.call(load("gamma"))
 
     assert refused.status == "error"
     assert "2 of 2" in refused.text
-    for name, record in before["skills_load_records"].items():
+    for name, record in before["records"].items():
         assert f"{name} ({record['tokens']} tokens)" in refused.text
     assert "unload_skill(" in refused.text
     assert "Instructions of gamma" not in refused.text
-    assert loaded_state(conversation) == before
+    assert loaded_state(conversation.state) == before
 
     conversation.call(unload("alpha"))
     [granted] = conversation.call(load("gamma"))
@@ -450,7 +444,7 @@ def test_the_limit_on_tokens(mode: Mode, tmp_path: Path) -> None:
     library(tmp_path, "alpha", "beta", body="word " * 200)
     conversation = talk(mode, tmp_path, max_loaded_tokens=400)
     conversation.call(load("alpha"))
-    in_use = conversation.state["skills_load_records"]["alpha"]["tokens"]
+    in_use = conversation.state["skills_context"]["records"]["alpha"]["tokens"]
 
     [answer] = conversation.call(load("beta"))
 
@@ -534,7 +528,7 @@ def test_an_unreadable_file_is_an_error_to_the_model(
     backend = FakeBackend(tmp_path)
     conversation = talk(mode, tmp_path, backend=backend)
     conversation.say("Hello.")
-    before = loaded_state(conversation)
+    before = loaded_state(conversation.state)
 
     backend.changes["download_files"] = lambda paths, _given: download(paths)
     [refused] = conversation.call(load("alpha"))
@@ -542,7 +536,7 @@ def test_an_unreadable_file_is_an_error_to_the_model(
 
     assert refused.status == "error"
     assert told in refused.text
-    assert loaded_state(conversation) == before
+    assert loaded_state(conversation.state) == before
     [granted] = conversation.call(load("alpha"))
     assert granted.status == "success"
 
@@ -554,14 +548,14 @@ def test_a_loaded_skill_stays_loaded_while_its_file_cannot_be_read(mode: Mode, t
     backend = FakeBackend(tmp_path)
     conversation = talk(mode, tmp_path, backend=backend)
     conversation.call(load("alpha"))
-    before = loaded_state(conversation)
+    before = loaded_state(conversation.state)
 
     backend.rules["download_files"] = raising(TimeoutError("too slow"))
     [answer] = conversation.call(load("alpha"))
 
     assert "already loaded" in answer.text
     assert "too slow" in answer.text
-    assert loaded_state(conversation) == before
+    assert loaded_state(conversation.state) == before
 
 
 @pytest.mark.parametrize(

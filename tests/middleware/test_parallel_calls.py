@@ -232,8 +232,8 @@ def check(turn: Turn, model: ScriptedChatModel, result: dict[str, Any], state: d
         return
     assert state["skills_loaded"] == turn.loaded
     assert sorted(state["skill_resources"]) == sorted(turn.loaded)
-    assert sorted(state["skills_load_records"]) == sorted(turn.loaded)
-    tokens = sum(record["tokens"] for record in state["skills_load_records"].values())
+    assert sorted(state["skills_context"].get("records", {})) == sorted(turn.loaded)
+    tokens = sum(record["tokens"] for record in state["skills_context"].get("records", {}).values())
     assert tokens <= turn.options.get("max_loaded_tokens", 50_000)
 
 
@@ -350,7 +350,9 @@ def test_a_changed_file_among_parallel_loads(mode: Mode, tmp_path: Path) -> None
     assert [answer.status for answer in answers] == ["success", "error", "success"]
     assert "already loaded" in answers[2].text
     assert conversation.loaded == ["alpha"]
-    assert sum(record["tokens"] for record in conversation.state["skills_load_records"].values()) <= TOKENS_FOR_TWO
+    assert (
+        sum(record["tokens"] for record in conversation.state["skills_context"]["records"].values()) <= TOKENS_FOR_TWO
+    )
 
 
 @both_modes

@@ -33,9 +33,9 @@ from support import (
     unload,
     write_files,
 )
+from support.agents import loaded_state
 
 NAMES = ("alpha", "beta", "gamma")
-SKILL_STATE = ("skills_loaded", "skill_resources", "skills_load_records")
 SECRET = "the launch code is 0000"
 
 
@@ -92,7 +92,7 @@ def test_a_pin_gives_the_text_and_the_state_of_a_load(mode: Mode, tmp_path: Path
     assert "- [script] `/skills/alpha/scripts/run.py`" in message.text
     for key in ("skills_loaded", "skill_resources"):
         assert pinned.state[key] == loaded.state[key]
-    kept, record = (talked.state["skills_load_records"]["alpha"] for talked in (pinned, loaded))
+    kept, record = (talked.state["skills_context"]["records"]["alpha"] for talked in (pinned, loaded))
     same = ("path", "source", "digest", "tokens", "text", "arguments")
     assert {key: kept[key] for key in same} == {key: record[key] for key in same}
     assert (kept["trigger"], record["trigger"]) == ("pin", "model")
@@ -294,13 +294,13 @@ def test_a_load_after_a_pin_says_already_loaded(mode: Mode, tmp_path: Path) -> N
     """`load_skill` on a pinned skill adds no second text and changes no state."""
     conversation = talk(mode, tmp_path)
     pin(conversation, "alpha")
-    before = {key: conversation.state[key] for key in SKILL_STATE}
+    before = loaded_state(conversation.state)
 
     [answer] = conversation.call(load("alpha"))
 
     assert answer.status == "success"
     assert "already loaded" in answer.text
-    assert {key: conversation.state[key] for key in SKILL_STATE} == before
+    assert loaded_state(conversation.state) == before
     assert times_shown(last_request(conversation), "alpha") == 1
 
 
@@ -309,13 +309,13 @@ def test_a_pin_after_a_load_adds_no_second_text(mode: Mode, tmp_path: Path) -> N
     """Pinning a loaded skill leaves the conversation and the state as they are."""
     conversation = talk(mode, tmp_path)
     conversation.call(load("alpha"))
-    before = {key: conversation.state[key] for key in SKILL_STATE}
+    before = loaded_state(conversation.state)
 
     pin(conversation, "alpha")
 
     assert pins(conversation.result["messages"]) == []
     assert times_shown(last_request(conversation), "alpha") == 1
-    assert {key: conversation.state[key] for key in SKILL_STATE} == before
+    assert loaded_state(conversation.state) == before
     assert conversation.state["pinned_skills"] == []
 
 
@@ -370,10 +370,8 @@ def test_a_pinned_skill_can_be_unloaded(mode: Mode, tmp_path: Path) -> None:
 
     assert answer.status == "success"
     assert conversation.loaded == []
-    assert {key: conversation.state[key] for key in SKILL_STATE[1:]} == {
-        "skill_resources": {},
-        "skills_load_records": {},
-    }
+    assert conversation.state["skill_resources"] == {}
+    assert "records" not in conversation.state["skills_context"]
     request = last_request(conversation)
     assert times_shown(request, "alpha") == 0
     notice = request[2]

@@ -46,7 +46,7 @@ def test_a_load_fills_in_its_arguments(mode: Mode, tmp_path: Path) -> None:
         [answer] = talk.call(load_with(arguments))
         assert expected in str(answer.text), (arguments, str(answer.text))
         assert "in </skills/deploy> of <conversation>" in str(answer.text) or str(tmp_path) in str(answer.text)
-        assert talk.state["skills_load_records"]["deploy"]["arguments"] == (arguments or "")
+        assert talk.state["skills_context"]["records"]["deploy"]["arguments"] == (arguments or "")
 
 
 @both_modes

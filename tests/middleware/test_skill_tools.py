@@ -190,7 +190,7 @@ def test_reading_a_skill_does_not_load_it(mode: Mode, tmp_path: Path) -> None:
 
     assert (first.status, second.status) == ("success", "error")
     assert conversation.loaded == []
-    assert conversation.state["skills_load_records"] == {}
+    assert "records" not in conversation.state["skills_context"]
 
 
 @both_modes

@@ -16,11 +16,11 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import END, START, StateGraph
 
 from deepskills import ResourceMetadata, SkillsMiddleware, SkillsState, SkillsStateUpdate
-from deepskills._middleware.state import Thread, merge_by_name, merge_loaded, merge_pins
+from deepskills._middleware.state import Thread, merge_by_name, merge_context, merge_loaded, merge_pins
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, run, skill_md, write_files
 
-PRIVATE = {"skills_load_errors", "skills_problems", "skills_loaded", "skill_resources", "skills_load_records"}
+PRIVATE = {"skills_load_errors", "skills_problems", "skills_loaded", "skill_resources", "skills_context"}
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,20 @@ def test_every_key_of_deepagents_state_is_in_ours() -> None:
         ("skills_problems", [PrivateStateAttr]),
         ("skills_loaded", [PrivateStateAttr, merge_loaded]),
         ("skill_resources", [PrivateStateAttr, merge_by_name]),
-        ("skills_load_records", [PrivateStateAttr, merge_by_name]),
+        ("skills_context", [PrivateStateAttr, merge_context]),
         ("pinned_skills", [OmitFromOutput, merge_pins]),
     ],
 )
 def test_keys_are_private_or_omitted_and_the_reducer_stands_last(key: str, marks: list[Any]) -> None:
     """LangGraph looks for a reducer in the last place, and for privacy anywhere."""
     assert annotations_of(SkillsState)[key] == marks
+
+
+def test_one_key_holds_what_only_the_library_reads() -> None:
+    """Beside deepagents' keys and those that are documented for users, state has one private key."""
+    documented = {"skills_catalog", "skills_problems", "skills_loaded", "skill_resources", "pinned_skills"}
+    own = get_type_hints(SkillsState).keys() - get_type_hints(DeepAgentsSkillsState).keys() - documented
+    assert own == {"skills_context"}
 
 
 def test_the_update_names_only_keys_of_the_state() -> None:
@@ -286,7 +293,7 @@ def test_what_state_keeps_is_plain_data(mode: Mode, tmp_path: Path) -> None:
     (held,) = seen
     assert held["skills_loaded"] == ["one"]
     assert [resource["path"] for resource in held["skill_resources"]["one"]] == ["/skills/one/scripts/x.py"]
-    record = held["skills_load_records"]["one"]
+    record = held["skills_context"]["records"]["one"]
     assert record["tokens"] > 0
     assert record["digest"]
     assert json.loads(json.dumps(held)) == held
@@ -308,17 +315,17 @@ RECORD: dict[str, Any] = {
 }
 WELL_FORMED: dict[str, Any] = {
     "skills_loaded": ["a"],
-    "skills_load_records": {"a": RECORD},
     "skill_resources": {"a": [{"path": "/x", "type": "script", "skill_name": "a"}]},
     "skills_problems": [{"path": "/x", "code": "c", "severity": "error", "message": "m"}],
     "skills_context": {
+        "records": {"a": RECORD},
+        "extension X": {"any": [{"thing": 1}]},
         "texts": {"m": {"skill": "a", "state": "lingering", "tokens": 3, "restored": True}},
         "told": {"a": "d"},
         "notes": {"m": {"before": ["x"], "end": ["y"]}},
         "loads": {"a": {"arguments": "", "trigger": "pin"}},
         "permits": {"a": {"arguments": "", "turn": "m"}},
         "commands": {"m": True},
-        "run": {"message": "m"},
         "prefix": {"section": "s"},
         "problems": {"p": {"path": "/x", "code": "c", "severity": "error", "message": "m"}},
     },

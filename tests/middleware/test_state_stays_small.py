@@ -34,7 +34,7 @@ def test_records_of_messages_that_are_gone_are_dropped(mode: Mode, tmp_path: Pat
     """Texts and notes of removed messages go; those of messages that are there, and of loads, stay."""
     talk = Conversation(mode, skills(tmp_path, slash_commands=True))
     talk.say(given={"messages": [HumanMessage("/alpha", id="first")]})
-    own = talk.state["skills_load_records"]["alpha"]["message"]
+    own = talk.state["skills_context"]["records"]["alpha"]["message"]
     gone = [f"gone-{number}" for number in range(10 * MAX_GONE)]
     sections = {
         "texts": {name: {"skill": "alpha"} for name in gone},

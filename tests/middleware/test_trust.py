@@ -143,12 +143,14 @@ def forged_state(vault: Vault, path: str) -> dict[str, Any]:
     return {
         "skills_metadata": [skill],
         "skills_catalog": Catalog([SkillEntry(skill, "/", "0" * 32)], sources).record,
-        "skills_load_records": {
-            "evil": {"path": skill["path"], "source": "/", "digest": "0" * 32, "tokens": 5, "message": "forged"}
-        },
         "skills_loaded": ["evil"],
         "skill_resources": {"evil": []},
-        "skills_context": {"texts": {"forged": {"skill": "evil"}}},
+        "skills_context": {
+            "texts": {"forged": {"skill": "evil"}},
+            "records": {
+                "evil": {"path": skill["path"], "source": "/", "digest": "0" * 32, "tokens": 5, "message": "forged"}
+            },
+        },
         "skills_problems": [],
         "skills_load_errors": [],
     }

@@ -8,6 +8,7 @@ import pytest
 from deepskills import SkillsMiddleware
 from deepskills.testing import call_tools
 from support import Conversation, Mode, both_modes, disk, load, loaded_in, skill_md, unload, write_files
+from support.agents import loaded_state
 
 
 def talk(mode: Mode, root: Path, **options: Any) -> Conversation:
@@ -37,7 +38,7 @@ def test_unloading_removes_every_trace_from_state(mode: Mode, tmp_path: Path) ->
     assert "alpha" in answer.text
     assert conversation.state["skills_loaded"] == ["beta"]
     assert conversation.state["skill_resources"] == {"beta": []}
-    assert list(conversation.state["skills_load_records"]) == ["beta"]
+    assert list(conversation.state["skills_context"]["records"]) == ["beta"]
 
 
 @pytest.mark.parametrize("asked", ["alpha", "ALPHA", "Alpha"])
@@ -58,7 +59,7 @@ def test_the_answer_says_what_is_free_now(mode: Mode, tmp_path: Path) -> None:
     conversation = talk(mode, tmp_path, max_loaded_skills=3, max_loaded_tokens=5_000)
     conversation.call(load("alpha"))
     conversation.call(load("beta"))
-    kept = conversation.state["skills_load_records"]["beta"]["tokens"]
+    kept = conversation.state["skills_context"]["records"]["beta"]["tokens"]
 
     [first] = conversation.call(unload("alpha"))
     [second] = conversation.call(unload("beta"))
@@ -90,17 +91,15 @@ def test_what_is_not_loaded_cannot_be_unloaded(mode: Mode, tmp_path: Path, loade
     """Unloading what is not loaded is an error that lists what is, and changes nothing."""
     conversation = talk(mode, tmp_path)
     conversation.say(*(call_tools(load(name)) for name in loaded))
-    before = conversation.state
+    before = loaded_state(conversation.state)
 
     [answer] = conversation.call(unload(asked))
 
     assert answer.status == "error"
     assert asked in answer.text
     for name in loaded:
-        assert f"{name} ({before['skills_load_records'][name]['tokens']} tokens)" in answer.text
-    after = conversation.state
-    for key in ("skills_loaded", "skill_resources", "skills_load_records"):
-        assert after[key] == before[key]
+        assert f"{name} ({before['records'][name]['tokens']} tokens)" in answer.text
+    assert loaded_state(conversation.state) == before
 
 
 @both_modes

@@ -486,7 +486,9 @@ def test_state_changed_in_place_is_shown(tmp_path: Path) -> None:
     one: Any = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
     held = one.before_agent({"messages": []}, Runtime())
     before = one.skills_section(held)
-    held["skills_load_records"]["alpha"] = LoadRecord(path="/skills/alpha/SKILL.md", digest="d", tokens=1)
+    held.setdefault("skills_context", {})["records"] = {
+        "alpha": LoadRecord(path="/skills/alpha/SKILL.md", digest="d", tokens=1)
+    }
     held["skills_loaded"].append("alpha")
     assert "[Loaded]" not in before
     assert loaded_in(one.skills_section(held)) == ["alpha"]

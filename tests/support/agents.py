@@ -90,6 +90,12 @@ def tool_messages(result: Mapping[str, Any]) -> list[ToolMessage]:
     return [message for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
+def loaded_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a thread's state says about loaded skills."""
+    records = state.get("skills_context", {}).get("records", {})
+    return {"names": state["skills_loaded"], "files": state["skill_resources"], "records": records}
+
+
 def load(name: object) -> tuple[str, dict[str, Any]]:
     """Return a call of `load_skill`, as `call_tools` takes it."""
     return "load_skill", {"skill_name": name}

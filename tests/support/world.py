@@ -36,7 +36,7 @@ def check_whole(state: Mapping[str, Any]) -> None:
     loaded = state.get("skills_loaded", [])
     assert len(set(loaded)) == len(loaded)
     assert set(state.get("skill_resources", {})) == set(loaded)
-    assert set(state.get("skills_load_records", {})) == set(loaded)
+    assert set(state.get("skills_context", {}).get("records", {})) == set(loaded)
 
 
 def replayed(messages: Iterable[BaseMessage], loaded: Iterable[str] = ()) -> list[str]:

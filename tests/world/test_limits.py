@@ -53,16 +53,20 @@ FORGED: list[dict[str, Any]] = [
     {"skills_loaded": ["owner", "guard"]},
     {
         "skills_loaded": ["secret"],
-        "skills_load_records": {"secret": {**NOBODY_READ, "path": "/shared/secret/SKILL.md", "source": "/shared"}},
+        "skills_context": {
+            "records": {"secret": {**NOBODY_READ, "path": "/shared/secret/SKILL.md", "source": "/shared"}}
+        },
     },
     {
         "skills_loaded": ["adas", "bobs"],
-        "skills_load_records": {
-            f"{user}s": {**NOBODY_READ, "path": f"/{user}/{user}s/SKILL.md", "source": f"/{user}"} for user in USERS
+        "skills_context": {
+            "records": {
+                f"{user}s": {**NOBODY_READ, "path": f"/{user}/{user}s/SKILL.md", "source": f"/{user}"} for user in USERS
+            }
         },
     },
-    {"skills_load_records": {"guard": {"path": 1}, "owner": "x"}},
-    {"skills_load_records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}},
+    {"skills_context": {"records": {"guard": {"path": 1}, "owner": "x"}}},
+    {"skills_context": {"records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}},
     {"skills_context": {"texts": {"m": {"skill": "guard", "state": "undone"}}, "disclosed": {"secret": "0" * 64}}},
     {"skills_context": {"loads": {"secret": {"arguments": "", "trigger": "user"}}, "permits": {"secret": 5}}},
     {"skills_metadata": [{"name": "secret", "path": "/shared/secret/SKILL.md", "description": "x"}]},
@@ -244,7 +248,7 @@ def test_a_text_that_nobody_can_read_lifts_no_limit(mode: Mode) -> None:
     world.talk("ada", [("load", "guard")])
     world.fail_source(down=True)
     world.restart()
-    world.forge({"skills_load_records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}, "bob")
+    world.forge({"skills_context": {"records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}}, "bob")
     assert world.agent.get_state(world.config).values["skills_loaded"] == ["guard"]
     assert "its text is left out of this request" in world.model.requests[0].text
     # Once the file can be read again, it is known what the skill forbids, and nothing else is refused.
@@ -256,7 +260,7 @@ def test_a_text_that_nobody_can_read_lifts_no_limit(mode: Mode) -> None:
     world.talk("ada", [("unload", "guard")])
     assert world.in_use == set()
     assert world.ran == ["launch"]
-    assert world.agent.get_state(world.config).values["skills_load_records"] == {}
+    assert world.agent.get_state(world.config).values["skills_context"].get("records", {}) == {}
     world.teardown()
 
 
@@ -266,12 +270,12 @@ def test_a_spoiled_record_lifts_no_limit(mode: Mode) -> None:
     world = Limits()
     world.begin(mode)
     world.talk("ada", [("load", "guard")])
-    spoiled: dict[str, Any] = {"skills_load_records": {"guard": {"path": 1}}}
+    spoiled: dict[str, Any] = {"skills_context": {"records": {"guard": {"path": 1}}}}
     world.fail_judge(down=True)
     world.forge(spoiled, "ada")
     world.fail_judge(down=False)
     world.talk("ada", [])
-    assert "guard" in world.agent.get_state(world.config).values["skills_load_records"]
+    assert "guard" in world.agent.get_state(world.config).values["skills_context"]["records"]
     world.fail_source(down=True)
     world.restart()
     world.forge(spoiled, "ada")

@@ -164,7 +164,7 @@ def test_a_source_that_moves_between_listing_and_reading(mode: Mode, tmp_path: P
             shown = "\n".join(request.text for request in talk.model.requests)
             assert "beta" in talk.loaded, (move.__name__, at_load, [answer.text for answer in answers])
             assert "TOP SECRET" not in shown, (move.__name__, at_load)
-            record = talk.state["skills_load_records"]["beta"]
+            record = talk.state["skills_context"]["records"]["beta"]
             # At the listing, the first path of a name in a source has it; after it, no file takes a name over.
             assert record["path"] == f"/skills/{'alpha' if move is renamed and not at_load else 'beta'}/SKILL.md"
             target.rmdir() if target.is_dir() else target.unlink()
@@ -190,6 +190,8 @@ def test_names_that_look_alike_are_not_each_others(mode: Mode, tmp_path: Path) -
     state = agent.get_state(CONFIG).values
     assert "REAL" in first
     assert "FAKE" not in first
-    assert state["skills_load_records"]["paypal"]["path"] == "/good/paypal/SKILL.md"
-    trusted = {name for name, record in state["skills_load_records"].items() if record["source"].startswith("/good")}
+    assert state["skills_context"]["records"]["paypal"]["path"] == "/good/paypal/SKILL.md"
+    trusted = {
+        name for name, record in state["skills_context"]["records"].items() if record["source"].startswith("/good")
+    }
     assert trusted == {"paypal"}

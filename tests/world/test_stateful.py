@@ -214,7 +214,7 @@ class LifeOfSkills(RuleBasedStateMachine):
         state = self.agent.get_state(self.config).values
         if set(self.loaded) - before:
             assert len(self.loaded) <= SLOTS
-            assert sum(record["tokens"] for record in state["skills_load_records"].values()) <= TOKENS
+            assert sum(record["tokens"] for record in state["skills_context"]["records"].values()) <= TOKENS
 
     @rule(name=names)
     def pin(self, name: str) -> None:

@@ -16,17 +16,17 @@ from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._io.plan import Plan
 from deepskills._loading import budget as outcomes
 from deepskills._loading.budget import LoadedSkills
-from deepskills._middleware.commands import user_loads
+from deepskills._middleware.commands import load_for_user
 from deepskills._middleware.loading import LoadRequest, LoadResult, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
-from deepskills._middleware.run import Run, VisibleCatalog, is_of
+from deepskills._middleware.run import Run, is_of, is_started_by_user
 from deepskills._middleware.state import (
     UNDONE,
     applied,
     as_whole,
     current_step,
-    forgotten,
+    forget_gone,
     in_parts,
     merged,
     unload_update,
@@ -45,21 +45,21 @@ logger = logging.getLogger("deepskills")
 
 async def before_model_call(run: Run) -> dict[str, Any] | None:
     """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged(forgotten(run.thread), observe_turn(run), (await _restore(run)), _undo_loads(run))
-    update = merged(update, (await user_loads(run)), (await _reload_changed(run)))
-    update = merged(update, (await bring_in_touched(run)))
+    update = merged(forget_gone(run.thread), observe_turn(run), await _restore(run), _undo_loads(run))
+    update = merged(update, await load_for_user(run), await _reload_changed(run))
+    update = merged(update, await bring_in_touched(run))
     # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
     fresh = run.new_problems()
     log_problems(fresh, run.settings)
-    noted = []
+    reported = []
     if waiting:
         known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
-        noted = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
+        reported = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
         update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
-    if fresh or noted:
-        update["skills_problems"] = [*run.thread.problems, *noted, *fresh]
+    if fresh or reported:
+        update["skills_problems"] = [*run.thread.problems, *reported, *fresh]
     return merged(update, run.collected) or None
 
 
@@ -69,8 +69,8 @@ async def start_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
     What the user asked for by a pin or a slash command, and what extensions asked for at the start, is loaded right
     away: a published recipe has a node for `before_agent` alone, and there it would otherwise never happen.
     """
-    update = (await start) or {}
-    more = (await before_model_call(Run(run.settings, applied(run.state, update), run.runtime))) or {}
+    update = await start or {}
+    more = await before_model_call(Run(run.settings, applied(run.state, update), run.runtime)) or {}
     # Nothing ran before this that would have to run again.
     more.pop("jump_to", None)
     return merged(update, more) or None
@@ -104,8 +104,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     touched = {whole_id(message.id or "") for message in restored}
     update: dict[str, Any] = {
         "messages": as_whole([by_id.get(m.id, m) for m in messages if whole_id(m.id or "") in touched]),
-        "skills_context": {"texts": texts},
-        "skills_load_records": records,
+        "skills_context": {"texts": texts, "records": records},
     }
     # Steps are numbered: a tool runs in one, and this hook in the next if it comes first. If the number is higher,
     # other hooks have run in between and seen only the stub. A record without a step (0) says nothing.
@@ -138,7 +137,7 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     if not edited and not thread.unbacked:
         return {}
     view = await find_view(run)
-    wishes, refused = _reloads(edited, view, run)
+    requests, refused = _find_reloads(edited, run)
     unknown = []
     found = run.scan.found
     is_unsure = found is not None and not found.is_complete
@@ -150,13 +149,15 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
         known = view.find_visible(name)
         # Under its own spelling only: the name in state must be the one of the record that the load will write.
         if known is not None and known.name == name:
-            wishes.append(LoadRequest(known, "", "system"))
+            requests.append(LoadRequest(known, "", "system"))
         else:
             unknown.append(name)
-    update = merged(*(_not_ours(run, name, "no skill of that name is visible") for name in unknown))
-    settled = await load(wishes, run)
+    update = merged(*(_remove_unbacked(run, name, "no skill of that name is visible") for name in unknown))
+    settled = await load(requests, run)
     for name, done in settled.items():
-        change = _claim(name, done, run) if name in thread.unbacked else _reload(edited[name], done, run)
+        change = (
+            _settle_unbacked(name, done, run) if name in thread.unbacked else _settle_reload(edited[name], done, run)
+        )
         if change is None:
             refused.append(name)
         else:
@@ -178,33 +179,27 @@ def _find_edited(standing: LoadedSkills, catalog: Catalog) -> dict[str, SkillEnt
     return found
 
 
-def _reloads(edited: Mapping[str, SkillEntry], view: VisibleCatalog, run: Run) -> tuple[list[LoadRequest], list[str]]:
-    """Return the wishes for changed files, with the arguments of their loads, and the names that may not be loaded."""
-    wishes, refused = [], []
+def _find_reloads(edited: Mapping[str, SkillEntry], run: Run) -> tuple[list[LoadRequest], list[str]]:
+    """Return the requests for changed files, with the arguments of their loads, and the names that are refused."""
+    requests, refused = [], []
     for name, entry in edited.items():
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if view.is_shown(entry) or _was_started_by_user(record, run):
-            wishes.append(LoadRequest(entry, record.get("arguments", ""), "system"))
+        if run.known_view.is_shown(entry) or is_started_by_user(record):
+            requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
-    return wishes, refused
+    return requests, refused
 
 
-def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
-    """Whether a user started a skill; a record says so, and whoever forges one names a file that nobody has read."""
-    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
-    return is_ours and record.get("trigger") in {"user", "pin"}
-
-
-def _reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
+def _settle_reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
     """Return what loading a changed file again changes in state; `None` if it was refused."""
     match done.outcome:
         case outcomes.AlreadyLoaded(name, unchecked):
             # Only the catalog's digest is another one: the text is the same.
             listed: Any = {**run.thread.standing.records[name], "listed": entry.digest}
-            return {} if unchecked else {"skills_load_records": {name: listed}}
+            return {} if unchecked else {"skills_context": {"records": {name: listed}}}
         case outcomes.Unreadable():
             # Perhaps half saved: what is loaded stays, and the next step tries again.
             return {}
@@ -214,17 +209,14 @@ def _reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | N
             return None
 
 
-def _claim(name: str, done: LoadResult, run: Run) -> dict[str, Any]:
+def _settle_unbacked(name: str, done: LoadResult, run: Run) -> dict[str, Any]:
     """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
     if isinstance(done.outcome, outcomes.Loaded):
         return done.update
-    if isinstance(done.outcome, outcomes.Unreadable):
-        # Its record may have been spoiled, so its limits hold (`Run.use`) until the file can be read.
-        return {}
-    return _not_ours(run, name, "its load was refused")
+    return _remove_unbacked(run, name, "its load was refused")
 
 
-def _not_ours(run: Run, name: str, reason: str) -> dict[str, Any]:
+def _remove_unbacked(run: Run, name: str, reason: str) -> dict[str, Any]:
     """Return the update that removes a name which state called loaded, and report it."""
     run.problems.append(problem("skills_loaded", "load-unknown", name=quoted(name), reason=reason))
     report_unload(name, "gone", run)
@@ -240,7 +232,7 @@ def _undo_loads(run: Run) -> dict[str, Any]:
         for name, record in standing.records.items()
         if "relies_on" in record and name not in names
     }
-    update = {"skills_load_records": settled} if settled else {}
+    update: dict[str, Any] = {"skills_context": {"records": settled}} if settled else {}
     if not names:
         return update
     for name in names:

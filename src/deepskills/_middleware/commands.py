@@ -40,32 +40,33 @@ _WORD = re.compile(r"/[^\s/]+(?=\s|\Z)")
 _NEXT_WORD = re.compile(r" [^\s/]+(?=\s|\Z)")
 
 
-async def user_loads(run: Run) -> dict[str, Any]:
+async def load_for_user(run: Run) -> dict[str, Any]:
     """Return the update that loads what pins, slash commands and extensions ask for; empty if nothing does."""
     pins, loads = run.state.get("pinned_skills"), run.thread.section("loads")
-    message = run.thread.section("run").get("message")
+    waiting = [message for message, is_done in run.thread.section("commands").items() if not is_done]
     # Nothing asked for: no look at the sources.
-    if not pins and not loads and not message:
+    if not pins and not loads and not waiting:
         return {}
-    view = await find_view(run)
-    wishes = [*_pin(pins, view, run), *_waiting(loads, view, run)]
-    if message:
-        wishes += _find_commands(message, view, run)
-    # Cleared whatever becomes of the wishes: a refusal is reported once and not tried before every model call.
-    update: dict[str, Any] = {"skills_context": {"loads": dict.fromkeys(loads), "run": {"message": None}}}
+    await find_view(run)
+    requests = [*_find_pins(pins, run), *_find_waiting(loads, run)]
+    for message in waiting:
+        requests += _find_commands(message, run)
+    # Cleared whatever becomes of the requests: a refusal is reported once and not tried before every model call.
+    cleared = {"loads": dict.fromkeys(loads), "commands": dict.fromkeys(waiting, True)}
+    update: dict[str, Any] = {"skills_context": cleared}
     if pins:
         # The reducer of pins adds up, so only an overwrite empties the list.
         update["pinned_skills"] = Overwrite([])
     # One load per skill: what is asked for last counts, such as a slash command; no arguments never replace some.
     by_name: dict[str, LoadRequest] = {}
-    for wish in wishes:
-        if wish.arguments or not by_name.get(wish.entry.name, wish).arguments:
-            by_name[wish.entry.name] = wish
+    for request in requests:
+        if request.arguments or not by_name.get(request.entry.name, request).arguments:
+            by_name[request.entry.name] = request
     settled = await load(list(by_name.values()), run)
     return merged(update, *(done.update for done in settled.values()))
 
 
-def _pin(pins: object, view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
+def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that are to be pinned; unknown names become problems."""
     unknown = []
     # Whatever a caller wrote: what is not a list asks for nothing.
@@ -76,7 +77,7 @@ def _pin(pins: object, view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
             run.problems.append(problem("pinned_skills", "pins-not-a-list", kind=kind, name=example))
             continue
         name, arguments = str(given.get("name")), given.get("arguments")
-        entry = view.find(name)
+        entry = run.known_view.find(name)
         if entry is None:
             unknown.append(name)
         else:
@@ -90,10 +91,10 @@ def _pin(pins: object, view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
         run.problems.append(problem("pinned_skills", "pin-unknown", name=more))
 
 
-def _waiting(loads: Mapping[str, Any], view: VisibleCatalog, run: Run) -> Iterator[LoadRequest]:
+def _find_waiting(loads: Mapping[str, Any], run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that extensions asked for; never one that only the user may start."""
     for name, waiting in loads.items():
-        entry = view.find_visible(name)
+        entry = run.known_view.find_visible(name)
         if entry is None:
             shown = name[:MAX_SHOWN_NAME_LENGTH]
             run.problems.append(problem(shown, "pin-unknown", name=quoted(shown)))
@@ -101,7 +102,7 @@ def _waiting(loads: Mapping[str, Any], view: VisibleCatalog, run: Run) -> Iterat
             yield LoadRequest(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
 
 
-def _find_commands(message_id: str, view: VisibleCatalog, run: Run) -> list[LoadRequest]:
+def _find_commands(message_id: str, run: Run) -> list[LoadRequest]:
     """Return the skills that the user's newest message starts with slash commands."""
     message = next((known for known in run.thread.messages if known.id == message_id), None)
     # Another middleware may have replaced the message since the run began.
@@ -109,16 +110,16 @@ def _find_commands(message_id: str, view: VisibleCatalog, run: Run) -> list[Load
         return []
     rest = first_line(message)
     entries: list[SkillEntry] = []
-    while len(entries) < MAX_STACKED and (found := _command(rest, view)) is not None:
+    while len(entries) < MAX_STACKED and (found := _find_command(rest, run.known_view)) is not None:
         entry, rest = found
         entries.append(entry)
     # The next word may be a command whose skill is broken, and the user should know.
     if len(entries) < MAX_STACKED and (name := command_word(rest)):
-        _report_if_broken(name, view, run)
+        _report_if_broken(name, run)
     return [LoadRequest(entry, rest, "user", is_limited=False) for entry in entries]
 
 
-def _command(line: str, view: VisibleCatalog) -> tuple[SkillEntry, str] | None:
+def _find_command(line: str, view: VisibleCatalog) -> tuple[SkillEntry, str] | None:
     """Return the skill that a line starts with, and the rest of it; a name of several words counts if no shorter does.
 
     Only what is spelled as the name is a command, in any case: marks around it, which tools overlook, are text.
@@ -133,9 +134,9 @@ def _command(line: str, view: VisibleCatalog) -> tuple[SkillEntry, str] | None:
     return None
 
 
-def _report_if_broken(name: str, view: VisibleCatalog, run: Run) -> None:
+def _report_if_broken(name: str, run: Run) -> None:
     """Tell the user that a command names a skill whose file is broken."""
-    found = view.broken(name)
+    found = run.known_view.broken(name)
     if found is None:
         return
     run.problems.append(found.problem)

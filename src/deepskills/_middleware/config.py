@@ -5,16 +5,14 @@ Settings are checked once, when the middleware is made, so that a wrong value fa
 `Memory` holds nothing that belongs to a run: one instance serves many agents, threads and users. All of it is bounded
 in bytes and safe to share by threads.
 
-`TurnReadings` lets the calls of one turn share what they read, so that each file is read once however many calls need
+`Invocation` lets the calls of one turn share what they read, so that each file is read once however many calls need
 it. A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait.
-What was delivered is used for a few seconds only: a call that is executed again later, after an interrupt, reads again.
+A call that is executed again after an interrupt belongs to another invocation, and reads again.
 """
 
 import inspect
 import logging
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,7 @@ from deepskills._catalog.lookup import SearchCache
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class, serves_skills
-from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
+from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import Budgets, Prepared, count_tokens
@@ -43,7 +41,7 @@ from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
-from deepskills._types import DEFAULT_LOADED_TOKENS, SkillMetadata
+from deepskills._types import SkillMetadata
 
 OptionsT = ParamSpec("OptionsT")
 logger = logging.getLogger("deepskills")
@@ -70,65 +68,27 @@ CACHING_PROVIDERS = frozenset(
 )
 """The providers, as LangChain's `ls_provider` names them, that cache prompts by prefix."""
 
-MAX_TURN_BYTES = 64_000_000
-"""How much memory the texts that calls of recent turns share may take."""
-
-FRESH_SECONDS = 5.0
-"""How many seconds a reading serves the other calls of its turn."""
+MAX_TURNS = 4
+"""How many turns of an invocation the readings of are kept: a graph may hold several agents."""
 
 
-@dataclass(frozen=True)
-class _Claim:
-    future: Future[Prepared]
-    made: float
-
-
-class TurnReadings:
-    """Claims of the calls of each turn; safe to share by threads.
-
-    A claim is kept after its turn is over, because nobody can tell when that is, until it is too old to serve anybody.
-    It keeps a whole text alive, even that of a load that was refused as too large, so claims are bounded by their
-    weight too. A call whose claim has been forgotten reads for itself.
-    """
+class Invocation:
+    """What one invocation of a graph has seen of its sources, and what the calls of its turns have read."""
 
     def __init__(self) -> None:
+        self.scans = ScanMemory()
         self._lock = threading.Lock()
-        self._claims: BoundedCache[Hashable, _Claim] = BoundedCache(MAX_TURN_BYTES, _weigh_claim, size_of)
-        self._places: deque[tuple[float, Hashable]] = deque()
-        """When each claim was made, and where it is kept, the oldest first."""
+        self._turns: dict[Hashable, dict[Hashable, Future[Prepared]]] = {}
 
     def claim(self, turn: Hashable, key: Hashable) -> tuple[Future[Prepared], bool]:
-        """Return the future of a reading, and whether the caller has to make it."""
-        now = time.monotonic()
-        place = (turn, key)
+        """Return the future of a reading for the calls of a turn, and whether the caller has to make it."""
         with self._lock:
-            self._forget_old(now)
-            known = self._claims.get(place)
-            # A reading that is under way counts whatever its age: to start a second one would help nobody.
-            if known is not None and not (known.future.done() and now - known.made > FRESH_SECONDS):
-                return known.future, False
-            future: Future[Prepared] = Future()
-            self._claims.put(place, _Claim(future, now))
-            self._places.append((now, place))
-        # What it weighs is known only when it is there.
-        future.add_done_callback(lambda _: self._claims.reweigh(place))
-        return future, True
-
-    def _forget_old(self, now: float) -> None:
-        while self._places and now - self._places[0][0] > FRESH_SECONDS:
-            _, place = self._places.popleft()
-            known = self._claims.get(place)
-            # One that is still being read, or that was replaced since, stays.
-            if known is not None and known.future.done() and now - known.made > FRESH_SECONDS:
-                self._claims.discard(place)
-
-
-def _weigh_claim(claim: _Claim) -> int:
-    """Return what a claim keeps alive: next to nothing before it is answered."""
-    if not claim.future.done() or claim.future.exception() is not None:
-        return ENTRY_BYTES
-    prepared = claim.future.result()
-    return ENTRY_BYTES + size_of([prepared.block, prepared.text, prepared.arguments, prepared.inventory.resources])
+            readings = self._turns.setdefault(turn, {})
+            for old in list(self._turns)[:-MAX_TURNS]:
+                # What it has read may be large, and its calls are done; one that is not reads for itself.
+                del self._turns[old]
+            is_new = key not in readings
+            return readings.setdefault(key, Future()), is_new
 
 
 class _NoFiles(BackendProtocol):
@@ -165,15 +125,14 @@ class Memory:
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
         self.search = SearchCache()
-        self.turn_readings = TurnReadings()
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
         """What frontmatter and a fixed rule hide, by the serial of a catalog."""
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)
-        self._invocations: WeakKeyDictionary[object, ScanMemory] = WeakKeyDictionary()
+        self._invocations: WeakKeyDictionary[object, Invocation] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def scans_of(self, runtime: object) -> ScanMemory | None:
-        """Return what this invocation of a graph has seen; `None` outside of one.
+    def invocation_of(self, runtime: object) -> Invocation | None:
+        """Return what this invocation of a graph has seen and read; `None` outside of one.
 
         LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
         identifies an invocation: an interrupted run that is resumed has another one.
@@ -183,9 +142,9 @@ class Memory:
             return None
         with self._lock:
             try:
-                return self._invocations.setdefault(writer, ScanMemory())
+                return self._invocations.setdefault(writer, Invocation())
             except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
-                return ScanMemory()
+                return Invocation()
 
     def emptied(self) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
@@ -237,6 +196,15 @@ say it.
 """
 
 
+_CHOICES: Mapping[str, Sequence[object]] = {
+    "refresh": get_args(Refresh),
+    "loaded_status": get_args(LoadedStatus),
+    "slash_commands": (True, False, "always"),
+    "unload_when": get_args(UnloadWhen),
+    "subagent_inherit": get_args(SubagentInherit),
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """The constructor's arguments, valid, and what the middleware remembers."""
@@ -266,21 +234,19 @@ class Settings:
     memory: Memory = field(default_factory=Memory)
 
     def __post_init__(self) -> None:
-        _check_choice("refresh", self.refresh, get_args(Refresh))
-        _check_choice("loaded_status", self.loaded_status, get_args(LoadedStatus))
-        if self.slash_commands not in (True, False, "always"):
-            raise ValueError(f"slash_commands must be True, False or 'always', got {self.slash_commands!r}")
-        _check_choice("unload_when", self.unload_when, get_args(UnloadWhen))
-        _check_choice("subagent_inherit", self.subagent_inherit, get_args(SubagentInherit))
-        for name, value in (("strict", self.strict), ("load_requires", self.load_requires)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} must be True or False, got {value!r}")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        for name in ("strict", "load_requires"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         _check_number("max_depth", self.max_depth, at_least=1)
         _check_number("resource_depth", self.resource_depth, at_least=1)
-        _check_number("max_loaded_skills", self.budgets.skills, at_least=0)
+        _check_number("max_loaded_skills", self.budgets.skills)
         for name, number in (("max_loaded_tokens", self.budgets.tokens), ("catalog_budget", self.catalog_budget)):
             if number is not None:
-                _check_number(name, number, at_least=0)
+                _check_number(name, number)
         # `not > 0`, so that `nan` is refused as well.
         if self.backend_timeout is not None and not self.backend_timeout > 0:
             raise ValueError(f"backend_timeout must be above 0 or None, got {self.backend_timeout!r}")
@@ -295,22 +261,6 @@ class Settings:
                 'unload_when="cheap" leaves texts in the request for the sake of prompt caches, which '
                 'loaded_status="system_prompt" breaks at every load and unload; leave one of them at "auto"'
             )
-
-    def shows_loaded(self, provider: str) -> bool:
-        """Whether the section marks loaded skills for a provider's models."""
-        if self.loaded_status == "auto":
-            return provider not in CACHING_PROVIDERS
-        return self.loaded_status == "system_prompt"
-
-    def lets_linger(self, provider: str) -> bool:
-        """Whether the texts of unloaded skills stay in requests to a provider's models until the prefix changes."""
-        return provider in CACHING_PROVIDERS if self.unload_when == "auto" else self.unload_when == "cheap"
-
-    def budgets_for(self, window: int | None) -> Budgets:
-        """Return how much may be loaded, for a model that takes in `window` tokens, if that is known."""
-        if window is None or self.budgets.tokens != DEFAULT_LOADED_TOKENS:
-            return self.budgets
-        return replace(self.budgets, tokens=min(DEFAULT_LOADED_TOKENS, window // WINDOW_SHARE))
 
     # Worked out once: every hook of every run asks for these, and settings never change.
 
@@ -477,12 +427,7 @@ def check_no_backend_class(backend: object) -> None:
         raise TypeError(f"backend must be an instance, got the class {name}; write backend={name}(...)")
 
 
-def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-
-
-def _check_number(name: str, value: object, *, at_least: int) -> None:
+def _check_number(name: str, value: object, *, at_least: int = 0) -> None:
     # `True` is an `int` to Python.
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise ValueError(f"{name} must be a whole number of at least {at_least}, got {value!r}")

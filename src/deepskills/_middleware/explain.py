@@ -18,7 +18,7 @@ from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
 from deepskills._middleware.extension import overrides
 from deepskills._middleware.request import section_input
-from deepskills._middleware.run import Run, VisibleCatalog, directory_name, memory_of, name_of
+from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of
 from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
 from deepskills._middleware.traces import MAX_TEXT, PARTIAL, calls_in, observe_turn, traces_in, uses_in
 from deepskills._middleware.visibility import find_view, fixed_rules
@@ -400,7 +400,7 @@ class _Notes:
 def _rankings(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
     # By what it does, not by its class: the seam says which extensions rank.
     ranking = [extension for extension in run.settings.extensions if extension.ranks_skills]
-    return [(name_of(extension), memory_of(extension, run.state, {})) for extension in ranking]
+    return [(name_of(extension), run.memory_of(extension)) for extension in ranking]
 
 
 def _suggested(facts: _Facts, name: str) -> SkillStage:
@@ -513,7 +513,7 @@ def _check(run: Run, name: str) -> SkillStage:
     known = False
     for extension in run.settings.extensions:
         if overrides(extension, "before_end") or "check" in name_of(extension).lower():
-            own = memory_of(extension, run.state, {})
+            own = run.memory_of(extension)
             found = list(_receipts(own, name, is_own=False, depth=0))
             known = known or bool(found)
             opened += [check for check, is_open in found if is_open]

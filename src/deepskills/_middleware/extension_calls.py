@@ -60,8 +60,8 @@ from deepskills._middleware.extension import (
     overrides,
 )
 from deepskills._middleware.reporting import tell
-from deepskills._middleware.run import Run, VisibleCatalog, memory_of, name_of
-from deepskills._middleware.state import merged, note_update
+from deepskills._middleware.run import Run, VisibleCatalog, name_of
+from deepskills._middleware.state import extension_section, merged, note_update
 from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_sub_agent
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
@@ -192,11 +192,11 @@ class SkillRun:
     @property
     def memory(self) -> Mapping[str, Any]:
         """This extension's private state on the thread, with what it asked to change in this call."""
-        return memory_of(self._extension, self.state, self._run.collected)
+        return self._run.memory_of(self._extension)
 
     def remember(self, key: str, value: Any) -> None:  # noqa: ANN401 - any serializable value
         """Change this extension's private state; `None` removes the key. Values must be plain data."""
-        self._run.collect({"skills_extensions": {self.name: {key: value}}})
+        self._run.collect({"skills_context": {extension_section(self.name): {key: value}}})
 
     def report(self, path: str, code: str, message: str, severity: Severity = "warning") -> None:
         """Report a problem, once per thread: it is logged and stands in `skills_problems`."""

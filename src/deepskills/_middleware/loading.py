@@ -8,7 +8,7 @@ passes the same stations, in this order:
    skills passes all stations itself; the outcome is one, all or none.
 1. **Admit** (`admit`, `before_read` of the extensions): may the skill's file be read for a load at all? Texts that are
    put back were admitted at their loads, and are judged by `change_text` when they are read again.
-2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many wishes there are;
+2. **Read** (`prepare`): the file is read and its other files are listed, two rounds however many requests there are;
    arguments are filled in, extensions may change the text, its cost is counted. Texts that are put back from their
    files come by here too.
 3. **Budget** (`decide_together` in `_loading/budget.py`): is there room beside what is loaded?
@@ -24,7 +24,7 @@ because there is no call to answer.
 
 import logging
 import math
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Annotated, Any
@@ -76,7 +76,7 @@ from deepskills._middleware.extension_calls import (
     first_refusal,
 )
 from deepskills._middleware.reporting import report, report_unload
-from deepskills._middleware.run import Run, VisibleCatalog
+from deepskills._middleware.run import Run
 from deepskills._middleware.state import (
     LINGERING,
     MARK,
@@ -91,7 +91,16 @@ from deepskills._middleware.state import (
     unload_update,
 )
 from deepskills._middleware.traces import trace
-from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL, Turn, after_calls, decide_in_turn, turn_of
+from deepskills._middleware.turn import (
+    LOAD_TOOL,
+    UNLOAD_TOOL,
+    PreparedLoad,
+    Turn,
+    TurnSoFar,
+    after_calls,
+    decide_in_turn,
+    turn_of,
+)
 from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import (
     ARGUMENTS_DESCRIPTION,
@@ -132,7 +141,7 @@ class LoadRequest:
 
     @property
     def key(self) -> Key:
-        """What the wish is known by."""
+        """What the request is known by."""
         return self.entry.name, self.arguments
 
     def budgets(self, run: Run) -> Budgets:
@@ -142,7 +151,7 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What became of a wish: the one result of a load."""
+    """What became of a request: the one result of a load."""
 
     outcome: outcomes.Outcome
     update: dict[str, Any] = field(default_factory=dict)
@@ -159,75 +168,80 @@ class LoadResult:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A wish with those for the skills that come along, because it requires them and they are not loaded."""
+    """A request with those for the skills that come along, because it requires them and they are not loaded."""
 
-    wish: LoadRequest
+    request: LoadRequest
     required: tuple[LoadRequest, ...] = ()
     refusal: str | None = None
     """Why none of it is loaded; `None` if nothing speaks against it so far."""
 
     @property
     def all(self) -> tuple[LoadRequest, ...]:
-        """Every wish of it, in the order of loading."""
-        return (*self.required, self.wish)
+        """Every request of it, in the order of loading."""
+        return (*self.required, self.request)
+
+    def pick(self, prepared: Mapping[Key, Prepared]) -> PreparedLoad:
+        """Return what was prepared of it."""
+        return prepared[self.request.key], [prepared[each.key] for each in self.required]
 
 
-def bundle_of(wish: LoadRequest, view: VisibleCatalog, run: Run, loaded: Container[str]) -> Bundle:
-    """Return a wish with what has to come along; `loaded` are the skills that stay loaded until then."""
+def bundle_of(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundle:
+    """Return a request with what has to come along; `loaded` are the skills that stay loaded until then."""
     if not run.settings.load_requires:
-        return Bundle(wish)
-    # Whom the model asks for must be the model's to load; a user's start brings what only users may start.
-    find = view.find if wish.trigger in {"user", "pin"} else view.find_visible
+        return Bundle(request)
+    view = run.known_view
+    # A load by the model may only bring in skills that the model can see; a user's start brings what only users start.
+    find = view.find if request.trigger in {"user", "pin"} else view.find_visible
 
     def resolve(name: str) -> list[tuple[str, str | None]]:
         entry = view.catalog.by_name[name]
         return [(written, found.name if found is not None else None) for written, found in required_by(entry, find)]
 
-    found = plan(wish.entry.name, resolve)
+    found = plan(request.entry.name, resolve)
     if found.missing:
-        return Bundle(wish, refusal=word_required_missing(found.missing))
-    along = [name for name in found.order if name != wish.entry.name and name not in loaded]
+        return Bundle(request, refusal=word_required_missing(found.missing))
+    along = [name for name in found.order if name != request.entry.name and name not in loaded]
     if found.is_cut or len(along) > MAX_BROUGHT:
-        return Bundle(wish, refusal=word_required_too_many(MAX_BROUGHT))
+        return Bundle(request, refusal=word_required_too_many(MAX_BROUGHT))
     entries = [view.catalog.by_name[name] for name in along]
-    return Bundle(wish, tuple(replace(wish, entry=entry, arguments="") for entry in entries))
+    return Bundle(request, tuple(replace(request, entry=entry, arguments="") for entry in entries))
 
 
-async def load(wishes: Sequence[LoadRequest], run: Run, standing: LoadedSkills | None = None) -> dict[str, LoadResult]:
+async def load(requests: Sequence[LoadRequest], run: Run) -> dict[str, LoadResult]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
-    standing = run.thread.standing if standing is None else standing
-    bundles = await _bundles(wishes, run, standing)
+    standing = run.thread.standing
+    bundles = await _bundles(requests, run)
     refused: dict[str, outcomes.Refused] = {}
     # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
     for bundle in bundles:
         refusal = await admit(bundle, run)
         if refusal is not None:
-            refused[bundle.wish.entry.name] = refusal
-    ready_for = [wish for bundle in bundles if bundle.wish.entry.name not in refused for wish in bundle.all]
+            refused[bundle.request.entry.name] = refusal
+    ready_for = [request for bundle in bundles if bundle.request.entry.name not in refused for request in bundle.all]
     prepared = await prepare(ready_for, run)
     settled: dict[str, LoadResult] = {}
     for bundle in bundles:
-        wish = bundle.wish
-        ready = prepared.get(wish.key) or Prepared(wish.entry, wish.arguments)
-        outcome: outcomes.Outcome | None = refused.get(wish.entry.name)
-        loads: list[outcomes.Loaded] = []
-        if outcome is None:
-            required = [prepared[each.key] for each in bundle.required]
-            outcome, loads = decide_together(ready, required, standing, wish.budgets(run))
-        done = await settle(bundle, ready, outcome, run, loads=loads)
-        settled[wish.entry.name] = done
-        # Each wish is decided with those before it granted, so that together they keep to the budget.
+        request = bundle.request
+        refusal = refused.get(request.entry.name)
+        if refusal is not None:
+            done = await settle(bundle, Prepared(request.entry, request.arguments), refusal, run)
+        else:
+            ready, required = bundle.pick(prepared)
+            outcome, loads = decide_together(ready, required, standing, request.budgets(run))
+            done = await settle(bundle, ready, outcome, run, loads=loads)
+        settled[request.entry.name] = done
+        # Each request is decided with those before it granted, so that together they keep to the budget.
         standing = done.standing or standing
     return settled
 
 
-async def _bundles(wishes: Sequence[LoadRequest], run: Run, standing: LoadedSkills) -> list[Bundle]:
-    """Return the bundles of wishes; what one of them requires and another asks for comes by its own wish, first."""
-    if not run.settings.load_requires or not wishes:
-        return [Bundle(wish) for wish in wishes]
-    view = await find_view(run)
-    by_name = {wish.entry.name: wish for wish in wishes}
-    bundles = {name: bundle_of(wish, view, run, standing.loaded) for name, wish in by_name.items()}
+async def _bundles(requests: Sequence[LoadRequest], run: Run) -> list[Bundle]:
+    """Return the bundles of requests; what one requires and another one asks for comes by its own, first."""
+    if not run.settings.load_requires or not requests:
+        return [Bundle(request) for request in requests]
+    await find_view(run)
+    by_name = {request.entry.name: request for request in requests}
+    bundles = {name: bundle_of(request, run, run.thread.standing.loaded) for name, request in by_name.items()}
     wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
     return [
         replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
@@ -237,14 +251,14 @@ async def _bundles(wishes: Sequence[LoadRequest], run: Run, standing: LoadedSkil
 
 async def admit(bundle: Bundle, run: Run) -> outcomes.Refused | None:
     """Ask the extensions whether the files of a load may be read; the refusal of one is the outcome of all."""
-    own = bundle.wish.entry
+    own = bundle.request.entry
     if bundle.refusal is not None:
         return outcomes.Refused(own, bundle.refusal)
-    for wish in bundle.all if run.settings.extensions else ():
-        refused = await first_refusal("before_read", run, wish.entry)
+    for request in bundle.all if run.settings.extensions else ():
+        refused = await first_refusal("before_read", run, request.entry)
         if refused is not None:
-            name, reason = wish.entry.name, refused.reason
-            return outcomes.Refused(own, reason if wish is bundle.wish else word_required_refused(name, reason))
+            name, reason = request.entry.name, refused.reason
+            return outcomes.Refused(own, reason if request is bundle.request else word_required_refused(name, reason))
     return None
 
 
@@ -262,34 +276,34 @@ async def settle(
     `loads` are the loads of what it requires. `tool` names the tool whose call is answered; without one each text goes
     into a message of its own.
     """
-    wish = bundle.wish
+    request = bundle.request
     # A load that is already there, unreadable or refused is not worth a human's time. One without room is still asked
     # about, because an extension may answer it otherwise (a fork needs no room).
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
-        decision = await judge(wish, ready, run)
+        decision = await judge(request, ready, run)
         if isinstance(decision, Answer):
-            return _answer(wish, ready, decision, run, tool)
+            return _answer(request, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = outcomes.Refused(ready.entry, decision.reason)
     along: list[tuple[outcomes.Loaded, Reply]] = []
     if isinstance(outcome, outcomes.Loaded | outcomes.AlreadyLoaded):
-        refusal = await _check_requirements(wish, loads, run)
+        refusal = await _check_requirements(request, loads, run)
         if refusal is not None:
             outcome, loads = outcomes.Refused(ready.entry, refusal), ()
         # The same news in the order of the loads: what is required is loaded first.
-        along = [(done, report(done, wish.trigger, run, record_of(done.prepared))) for done in loads]
+        along = [(done, report(done, request.trigger, run, record_of(done.prepared))) for done in loads]
     if isinstance(outcome, outcomes.Loaded):
         outcome = await _name_requirements(outcome, run)
-    reply = report(outcome, wish.trigger, run, record_of(ready) if ready.digest else ready.entry)
+    reply = report(outcome, request.trigger, run, record_of(ready) if ready.digest else ready.entry)
     done = [*along, *([(outcome, reply)] if isinstance(outcome, outcomes.Loaded) else [])]
     if done:
         standing = done[-1][0].standing
-        return LoadResult(outcome, _build_load_update(done, reply, wish.trigger, run, tool), standing)
+        return LoadResult(outcome, _build_load_update(done, reply, request.trigger, run, tool), standing)
     if tool is not None:
         return LoadResult(outcome, {"messages": [tool_message(run, tool, reply)]})
-    run.problems += _problems_of(outcome, reply, wish.entry.path)
+    run.problems += _problems_of(outcome, reply, request.entry.path)
     if reply.reason is not None:
-        run.collect(trace(wish.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
+        run.collect(trace(request.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
     return LoadResult(outcome)
 
 
@@ -333,14 +347,14 @@ def _pinned(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> d
     return load_update(loaded, message, run.thread, trigger)
 
 
-async def _check_requirements(wish: LoadRequest, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
+async def _check_requirements(request: LoadRequest, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
     """Return why a skill may not be loaded because of one that it requires; `None` if all may."""
     for done in loads:
         entry = done.prepared.entry
-        if wish.trigger == "model" and entry.is_user_only and entry.name not in run.known_view.always:
+        if request.trigger == "model" and entry.is_user_only and entry.name not in run.known_view.always:
             # The file may have become the user's alone since it was listed.
             return word_required_refused(entry.name, "only the user can start it.")
-        decision = await judge(replace(wish, entry=entry, arguments=""), done.prepared, run)
+        decision = await judge(replace(request, entry=entry, arguments=""), done.prepared, run)
         if isinstance(decision, Refuse):
             return word_required_refused(entry.name, decision.reason)
         if isinstance(decision, Answer):
@@ -360,14 +374,14 @@ async def _name_requirements(outcome: outcomes.Loaded, run: Run) -> outcomes.Loa
     return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))
 
 
-async def judge(wish: LoadRequest, ready: Prepared, run: Run) -> Refuse | Answer | None:
+async def judge(request: LoadRequest, ready: Prepared, run: Run) -> Refuse | Answer | None:
     """Ask the extensions about a load that the core would grant."""
     if not run.settings.extensions:
         return None
     about = SkillLoad(
         ready.entry,
         ready.arguments,
-        wish.trigger,
+        request.trigger,
         ready.text,
         ready.tokens,
         ready.inventory.resources,
@@ -382,10 +396,10 @@ def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
     return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
 
 
-def _answer(wish: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
+def _answer(request: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
     """Return what an extension's answer changes: nothing is loaded."""
     outcome = outcomes.Answered(ready.entry, answer.text, answer.is_error)
-    reply = report(outcome, wish.trigger, run)
+    reply = report(outcome, request.trigger, run)
     permits: dict[str, Any] = {}
     messages: list[AnyMessage] = []
     if tool is not None:
@@ -450,19 +464,19 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
 # Reading.
 
 
-async def prepare(wishes: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared]:
+async def prepare(requests: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared]:
     """Read the text and list the files of several skills: two rounds, however many they are."""
-    distinct = {wish.key: wish for wish in wishes}
+    distinct = {request.key: request for request in requests}
     if not distinct:
         return {}
     # Trust first: no path is read, not even listed, that does not lie under a current source.
-    refusals = await run.scan.refusals([wish.entry for wish in distinct.values()])
+    refusals = await run.scan.refusals([request.entry for request in distinct.values()])
     result = {
-        key: Prepared(wish.entry, wish.arguments, failure=refusals[wish.entry.name])
-        for key, wish in distinct.items()
-        if wish.entry.name in refusals
+        key: Prepared(request.entry, request.arguments, failure=refusals[request.entry.name])
+        for key, request in distinct.items()
+        if request.entry.name in refusals
     }
-    allowed = {wish.entry.name: wish.entry for wish in distinct.values() if wish.entry.name not in refusals}
+    allowed = {request.entry.name: request.entry for request in distinct.values() if request.entry.name not in refusals}
     if not allowed:
         return result
     depth = run.settings.resource_depth
@@ -470,25 +484,22 @@ async def prepare(wishes: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared
     plans = [run.scan.read(entry, read_contents([entry], depth)) for entry in allowed.values() if entry.provided]
     in_directories = read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
     read = {name: contents for found in await side_by_side(in_directories, *plans) for name, contents in found.items()}
-    for key, wish in distinct.items():
+    for key, request in distinct.items():
         if key not in result:
-            result[key] = await _prepare_one(wish, read[wish.entry.name], run)
+            result[key] = await _prepare_one(request, read[request.entry.name], run)
     return result
 
 
 async def prepare_in_turn(
-    turn: Hashable, wishes: Sequence[LoadRequest], run: Run, own: Key | None = None
+    turn: Hashable, requests: Sequence[LoadRequest], run: Run, own: Key | None = None
 ) -> dict[Key, Prepared]:
     """Prepare what calls of one turn need, each file read by one of them; of `own` no other call's failure counts."""
-    # No key: nobody can tell which calls belong together, so each reads for itself.
-    if turn is None:
-        return await prepare(wishes, run)
+    # Which calls belong together is not known, so each reads for itself.
+    if turn is None or run.invocation is None:
+        return await prepare(requests, run)
     # Once for each: a second claim of the same reading would make a call wait for itself.
-    distinct = {wish.key: wish for wish in wishes}
-    claims = {
-        key: run.settings.memory.turn_readings.claim(turn, (wish.entry.path, wish.arguments))
-        for key, wish in distinct.items()
-    }
+    distinct = {request.key: request for request in requests}
+    claims = {key: run.invocation.claim(turn, (asked.entry.path, asked.arguments)) for key, asked in distinct.items()}
     mine = {key: future for key, (future, is_mine) in claims.items() if is_mine}
     try:
         result = await prepare([distinct[key] for key in mine], run)
@@ -524,8 +535,8 @@ def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
             future.set_exception(LookupError("the call that was to read this ended before"))
 
 
-async def _prepare_one(wish: LoadRequest, contents: Contents, run: Run) -> Prepared:
-    entry, arguments = wish.entry, wish.arguments
+async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Prepared:
+    entry, arguments = request.entry, request.arguments
     text = contents.text
     if contents.failure is not None:
         return Prepared(entry, arguments, failure=contents.failure)
@@ -553,7 +564,7 @@ async def _prepare_one(wish: LoadRequest, contents: Contents, run: Run) -> Prepa
     found = {key: reading.frontmatter[key] for key in reading.frontmatter if not is_served or key == INVOCATION_FILE}
     # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
     present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
-    load = SkillLoad(present, arguments, wish.trigger, filled, 0, inventory.resources, run.runtime)
+    load = SkillLoad(present, arguments, request.trigger, filled, 0, inventory.resources, run.runtime)
     changed = (await change_text(load, run)) if run.settings.extensions else filled
     if isinstance(changed, Failed):
         return Prepared(entry, arguments, failure=changed.reason)
@@ -606,136 +617,123 @@ class LoadArguments(UnloadArguments):
     arguments: Annotated[str, BeforeValidator(_as_text)] = Field(default="", description=ARGUMENTS_DESCRIPTION)
 
 
-class SkillTools:
-    """Makes the tools for one middleware."""
+def make_tools(settings: Settings) -> list[BaseTool]:
+    """Return the tools `load_skill` and `unload_skill` for one middleware."""
+    return [
+        _make_tool(settings, LOAD_TOOL, LOAD_DESCRIPTION, LoadArguments, _load),
+        _make_tool(settings, UNLOAD_TOOL, UNLOAD_DESCRIPTION, UnloadArguments, _unload),
+    ]
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
 
-    def all(self) -> list[BaseTool]:
-        """Return the tools."""
-        return [
-            self._tool(LOAD_TOOL, LOAD_DESCRIPTION, LoadArguments, self._load),
-            self._tool(UNLOAD_TOOL, UNLOAD_DESCRIPTION, UnloadArguments, self._unload),
-        ]
+def _make_tool(
+    settings: Settings, name: str, description: str, schema: type[BaseModel], plan: Callable[..., Plan[ToolResult]]
+) -> BaseTool:
+    """Return a tool whose sync and async calls perform the same plan."""
 
-    def _tool(
-        self, name: str, description: str, schema: type[BaseModel], plan: Callable[..., Plan[ToolResult]]
-    ) -> BaseTool:
-        """Return a tool whose sync and async calls perform the same plan."""
-        settings = self._settings
+    def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+        run = Run(settings, runtime.state, runtime)
+        return run.perform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
 
-        def call(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
-            run = Run(settings, runtime.state, runtime)
-            return run.perform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
+    async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
+        run = Run(settings, runtime.state, runtime)
+        return await run.aperform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
 
-        async def acall(skill_name: str, runtime: ToolRuntime[Any, Any], arguments: str = "") -> ToolResult:
-            run = Run(settings, runtime.state, runtime)
-            return await run.aperform(_guard(plan(run, skill_name, arguments), name, skill_name, run))
+    # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
+    return StructuredTool.from_function(
+        call, acall, name=name, description=description, args_schema=schema, infer_schema=False
+    )
 
-        # Both tools share these functions; the explicit schema keeps `arguments` out of `unload_skill`'s.
-        return StructuredTool.from_function(
-            call, acall, name=name, description=description, args_schema=schema, infer_schema=False
-        )
 
-    async def _load(self, run: Run, skill_name: str, arguments: str) -> ToolResult:
-        view = await find_view(run)
-        entry = view.find(skill_name)
-        if entry is None:
-            return _refuse(run, (await view.not_found(skill_name)))
-        turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
-        permit = _permit(entry, turn, view, run)
-        if view.visibility(entry) == "user-only":
-            if permit is None:
-                return _refuse(run, outcomes.UserOnly(entry))
-            # The user's arguments win over the model's: the user started it, the model only carries it out.
-            arguments = permit or arguments
-        wish = LoadRequest(entry, arguments)
-        bundle = bundle_of(wish, view, run, _staying(turn, run))
-        refused = await admit(bundle, run)
-        if refused is not None:
-            settled = await settle(bundle, outcomes.Prepared(entry, arguments), refused, run, LOAD_TOOL)
-            return _result(settled.update, run)
-        # The predecessors' files are read too: what they cost decides what is left (`after_calls`).
-        earlier = _find_earlier_loads(turn, view, run)
-        wishes = [each for other in (*earlier, bundle) for each in other.all]
-        prepared = await prepare_in_turn(turn.key, wishes, run, own=wish.key)
-        own, before, budgets = prepared[wish.key], run.thread.standing, run.budgets
-        # The file may have become the user's alone since it was listed.
-        is_kept_from_models = own.entry.is_user_only and entry.name not in view.always
-        if own.failure is None and is_kept_from_models and permit is None:
+async def _load(run: Run, skill_name: str, arguments: str) -> ToolResult:
+    view = await find_view(run)
+    entry = view.find(skill_name)
+    if entry is None:
+        return _refuse(run, await view.not_found(skill_name))
+    turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+    permit = _permit(entry, turn, run)
+    if view.visibility(entry) == "user-only":
+        if permit is None:
             return _refuse(run, outcomes.UserOnly(entry))
-        so_far = after_calls(turn.earlier, before, view.catalog, prepared, budgets, _along(earlier))
-        required = [prepared[each.key] for each in bundle.required]
-        outcome, loads = decide_in_turn(own, so_far, before, budgets, required)
-        if isinstance(outcome, outcomes.AlreadyLoaded):
-            outcome = _in_view_of(outcome, own, turn, run)
-        settled = await settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
+        # The user's arguments win over the model's: the user started it, the model only carries it out.
+        arguments = permit or arguments
+    request = LoadRequest(entry, arguments)
+    bundle = bundle_of(request, run, _staying(turn, run))
+    refused = await admit(bundle, run)
+    if refused is not None:
+        settled = await settle(bundle, Prepared(entry, arguments), refused, run, LOAD_TOOL)
         return _result(settled.update, run)
+    # The predecessors' files are read too: what they cost decides what is left.
+    prepared, so_far = await _play_turn(turn, run, bundle)
+    own, required = bundle.pick(prepared)
+    # The file may have become the user's alone since it was listed.
+    is_kept_from_models = own.entry.is_user_only and entry.name not in view.always
+    if own.failure is None and is_kept_from_models and permit is None:
+        return _refuse(run, outcomes.UserOnly(entry))
+    outcome, loads = decide_in_turn(own, so_far, run.thread.standing, run.budgets, required)
+    if isinstance(outcome, outcomes.AlreadyLoaded):
+        outcome = _in_view_of(outcome, own, turn, run)
+    settled = await settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
+    return _result(settled.update, run)
 
-    async def _unload(self, run: Run, skill_name: str, _arguments: str) -> ToolResult:
-        thread, standing = run.thread, run.thread.standing
-        turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
-        # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
-        if turn.earlier:
-            view = await find_view(run)
-            earlier = _find_earlier_loads(turn, view, run)
-            wishes = [each for bundle in earlier for each in bundle.all]
-            prepared = await prepare_in_turn(turn.key, wishes, run)
-            budgets, along = run.budgets, _along(earlier)
-            standing = after_calls(turn.earlier, standing, view.catalog, prepared, budgets, along).standing
-        outcome: outcomes.Outcome = decide_unload(skill_name, standing)
-        entry = None
-        update: dict[str, Any] = {}
-        # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
-        if isinstance(outcome, outcomes.NotLoaded):
-            entry = (await find_view(run)).find(skill_name)
-            if entry is not None and entry.name in thread.section("disclosed"):
-                outcome = outcomes.ToolsWithdrawn(entry.name)
-        message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
-        if isinstance(outcome, outcomes.Unloaded | outcomes.ToolsWithdrawn):
-            message.additional_kwargs[MARK] = unload_mark(outcome.name)
-            # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
-            update = {"skills_context": {"disclosed": {outcome.name: None}}}
-        if isinstance(outcome, outcomes.Unloaded):
-            lingers = LINGERING if run.lets_linger else None
-            update = merged(update, unload_update([outcome.name], thread.standing, lingers))
-        return _result(merged(update, {"messages": [message]}), run)
+
+async def _unload(run: Run, skill_name: str, _arguments: str) -> ToolResult:
+    thread, standing = run.thread, run.thread.standing
+    turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
+    # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
+    if turn.earlier:
+        await find_view(run)
+        _, so_far = await _play_turn(turn, run)
+        standing = so_far.standing
+    outcome: outcomes.Outcome = decide_unload(skill_name, standing)
+    entry = None
+    # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
+    if isinstance(outcome, outcomes.NotLoaded):
+        entry = (await find_view(run)).find(skill_name)
+        if entry is not None and entry.name in thread.section("disclosed"):
+            outcome = outcomes.ToolsWithdrawn(entry.name)
+    message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
+    update: dict[str, Any] = {"messages": [message]}
+    if isinstance(outcome, outcomes.Unloaded | outcomes.ToolsWithdrawn):
+        message.additional_kwargs[MARK] = unload_mark(outcome.name)
+        # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
+        update["skills_context"] = {"disclosed": {outcome.name: None}}
+    if isinstance(outcome, outcomes.Unloaded):
+        lingers = LINGERING if run.lets_linger else None
+        update = merged(update, unload_update([outcome.name], thread.standing, lingers))
+    return _result(update, run)
 
 
 def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
-    """Return the turn of a call, identified by its step in its run: message ids may repeat between users."""
+    """Return the turn of a call, identified by its step in its run: two agents of it may use the same message ids."""
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
-    # Without a checkpoint there is nothing that tells two runs with the same message ids in_worker, so readings are not
-    # shared.
-    checkpoint = getattr(getattr(run.runtime, "execution_info", None), "checkpoint_id", None)
-    return replace(turn, key=(turn.key, checkpoint) if turn.key and checkpoint else None)
+    checkpoint = getattr(run.runtime.execution_info, "checkpoint_id", None)
+    return replace(turn, key=(turn.key, checkpoint) if turn.key else None)
 
 
-def _permit(entry: SkillEntry, turn: Turn, view: VisibleCatalog, run: Run) -> str | None:
+async def _play_turn(turn: Turn, run: Run, bundle: Bundle | None = None) -> tuple[dict[Key, Prepared], TurnSoFar]:
+    """Return the readings that a call and those before it need, and what is loaded once the earlier ones are done."""
+    earlier: list[str | Bundle] = []
+    for call in turn.earlier:
+        if call.kind == "unload":
+            earlier.append(call.name)
+        elif (entry := run.known_view.find_visible(call.name)) is not None:
+            found = bundle_of(LoadRequest(entry, call.arguments), run, _staying(turn, run))
+            earlier += [found] if found.refusal is None else []
+    bundles = [found for found in (*earlier, bundle) if isinstance(found, Bundle)]
+    own = bundle.request.key if bundle is not None else None
+    prepared = await prepare_in_turn(turn.key, [each for found in bundles for each in found.all], run, own)
+    calls = [found if isinstance(found, str) else found.pick(prepared) for found in earlier]
+    return prepared, after_calls(calls, run.thread.standing, run.budgets)
+
+
+def _permit(entry: SkillEntry, turn: Turn, run: Run) -> str | None:
     """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
 
     It lasts until the user's next message, and only the first call of a turn gets it.
     """
-    permitted = run.thread.permitted_arguments(entry.name)
     # The permit is for one start. Calls run in parallel and all see it, so only the first of the turn takes it.
-    is_taken = any(call.kind == "load" and view.find(call.name) is entry for call in turn.earlier)
-    return None if is_taken else permitted
-
-
-def _find_earlier_loads(turn: Turn, view: VisibleCatalog, run: Run) -> list[Bundle]:
-    """Return the loads earlier in a turn, each with what it brings along; those that are refused are left out."""
-    loads = [(view.find_visible(call.name), call.arguments) for call in turn.earlier if call.kind == "load"]
-    staying = _staying(turn, run)
-    wished = [
-        bundle_of(LoadRequest(entry, arguments), view, run, staying) for entry, arguments in loads if entry is not None
-    ]
-    return [bundle for bundle in wished if bundle.refusal is None]
-
-
-def _along(bundles: Sequence[Bundle]) -> dict[str, list[str]]:
-    """Return by skill which others its load brings along."""
-    return {bundle.wish.entry.name: [each.entry.name for each in bundle.required] for bundle in bundles}
+    is_taken = any(call.kind == "load" and run.known_view.find(call.name) is entry for call in turn.earlier)
+    return None if is_taken else run.thread.permitted_arguments(entry.name)
 
 
 def _staying(turn: Turn, run: Run) -> Sequence[str]:
@@ -743,17 +741,13 @@ def _staying(turn: Turn, run: Run) -> Sequence[str]:
     return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.standing.loaded
 
 
-def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: outcomes.Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
+def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
     """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
-    name = outcome.name
+    name, before = outcome.name, run.thread.standing
     # An unload earlier in the turn makes the load from before irrelevant, even if a sibling then loads it again.
-    unloads = [call.name for call in turn.earlier if call.kind == "unload"]
-    stays = name in run.thread.standing.loaded and all(
-        isinstance(decide_unload(asked, run.thread.standing), outcomes.NotLoaded)
-        or decide_unload(asked, run.thread.standing).name != name  # type: ignore[union-attr]
-        for asked in unloads
-    )
-    if stays:
+    unloads = (decide_unload(call.name, before) for call in turn.earlier if call.kind == "unload")
+    gone = {unload.name for unload in unloads if isinstance(unload, outcomes.Unloaded)}
+    if name in before.loaded and name not in gone:
         return replace(outcome, crowded=outcome.crowded or run.thread.is_left_out(name))
     # Loaded by a sibling, as far as we know, but the file could not be read here: nobody can promise that the text is
     # there.

@@ -56,7 +56,7 @@ from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
 from deepskills._middleware.extra_tools import ExtraTools, check_names
-from deepskills._middleware.loading import SkillTools
+from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import handing_over, is_own_graph
 from deepskills._middleware.request import (
@@ -69,7 +69,7 @@ from deepskills._middleware.request import (
     sent,
     tell_composed,
 )
-from deepskills._middleware.run import Run, VisibleCatalog, name_of, use_of
+from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
 from deepskills._middleware.tool_calls import (
@@ -137,29 +137,6 @@ def checked(extensions: object) -> tuple[SkillExtension, ...]:
 
 def _start(run: Run) -> "Plan[SkillsStateUpdate | None]":
     return cast("Any", start_alone(run, start(run))) if is_own_graph() else start(run)
-
-
-def known_run(settings: Settings, state: Mapping[str, Any]) -> Run | None:
-    """Return the run of a state, if this process has looked at the sources of the thread; no I/O."""
-    # Without a runtime: nothing here calls a function of the user's, so nothing needs one.
-    run = Run(settings, state, None)
-    catalog = settings.memory.catalogs.believed(run.thread.catalog)
-    # Only a catalog that this process made itself; state alone proves nothing.
-    if catalog is None:
-        return None
-    # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
-    run.view = VisibleCatalog(catalog, settings.memory.rules.get(catalog.serial) or {})
-    run.tool_origins = disclosed(state)
-    return run
-
-
-def loaded_in(settings: Settings, state: Mapping[str, Any]) -> list[LoadedSkill]:
-    """Return the skills in use, if this process has looked at the sources of the thread; no I/O."""
-    run = known_run(settings, state)
-    if run is None:
-        return []
-    use = use_of(run.thread, run.known_view, settings.memory.readings, None)
-    return [run.limited(skill) for skill in use.skills]
 
 
 def _callable_in_sync(tool: BaseTool) -> BaseTool:
@@ -329,12 +306,25 @@ class Services:
 
     def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
         """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
-        return loaded_in(self._settings, state)
+        run = self._known_run(state)
+        return [] if run is None else run.loaded
 
     def known_run(self, extension: SkillExtension, state: Mapping[str, Any]) -> SkillRun | None:
         """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
-        run = known_run(self._settings, state)
+        run = self._known_run(state)
         return None if run is None else SkillRun(run, extension)
+
+    def _known_run(self, state: Mapping[str, Any]) -> Run | None:
+        # Without a runtime: nothing here calls a function of the user's, so nothing needs one.
+        run, memory = Run(self._settings, state, None), self._settings.memory
+        catalog = memory.catalogs.believed(run.thread.catalog)
+        # Only a catalog that this process made itself; state alone proves nothing.
+        if catalog is None:
+            return None
+        # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
+        run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
+        run.tool_origins = disclosed(state)
+        return run
 
 
 def _remember(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedModelResponse[ResponseT]:
@@ -552,7 +542,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     def _own_tools(self) -> list[BaseTool]:
         extra = ExtraTools(self._settings)
         brought = [_callable_in_sync(tool) for extension in self._settings.extensions for tool in extension.tools(self)]
-        return [*SkillTools(self._settings).all(), *(extra.make(name) for name in self._extra_tools), *brought]
+        return [*make_tools(self._settings), *(extra.make(name) for name in self._extra_tools), *brought]
 
     @property
     def name(self) -> str:

@@ -545,7 +545,7 @@ def _update(
     if told:
         update = merged(update, {"skills_context": {"told": told}})
     if changed:
-        update = merged(update, {"skills_load_records": changed})
+        update = merged(update, {"skills_context": {"records": changed}})
     return update
 
 

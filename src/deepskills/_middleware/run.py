@@ -28,7 +28,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 from deepagents.backends import BackendProtocol
@@ -42,13 +41,22 @@ from deepskills._io.bridge import awaited
 from deepskills._io.drivers import adrive, await_if_needed, drive, in_thread
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._loading.budget import Budgets
-from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import LoadedSkill, SkillExtension
-from deepskills._middleware.state import LINGERING, Thread, merged
+from deepskills._middleware.config import CACHING_PROVIDERS, WINDOW_SHARE, Invocation, Settings
+from deepskills._middleware.extension import LoadedSkill, SkillExtension, overrides
+from deepskills._middleware.state import LINGERING, Thread, extension_section, merged
 from deepskills._prompt.section import visible
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem
-from deepskills._types import ORIGIN_KEY, POWERS_KEY, SKILL_FILE, LoadRecord, SkillMetadata, SkillOrigin, SkillProblem
+from deepskills._types import (
+    DEFAULT_LOADED_TOKENS,
+    ORIGIN_KEY,
+    POWERS_KEY,
+    SKILL_FILE,
+    LoadRecord,
+    SkillMetadata,
+    SkillOrigin,
+    SkillProblem,
+)
 
 logger = logging.getLogger("deepskills")
 
@@ -251,17 +259,22 @@ class Run:
         return tool_runtime(self.state, self._runtime)
 
     @cached_property
+    def invocation(self) -> Invocation | None:
+        """What the hooks and tools of one invocation share; `None` outside of one."""
+        return self.settings.memory.invocation_of(self._runtime)
+
+    @cached_property
     def scan(self) -> SourceScan:
         """This run's look at its sources."""
         settings = self.settings
         # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
         runtime = partial(tool_runtime, self.state, self._runtime)
+        scans = self.invocation.scans if self.invocation is not None else None
         # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
         if not settings.varies_by_run:
-            return SourceScan(settings.library, settings.sources_in, settings.memory.scans_of(self._runtime), runtime)
+            return SourceScan(settings.library, settings.sources_in, scans, runtime)
         # A resumed run has no start, so its first hook looks.
-        looks = settings.memory.scans_of(self.runtime)
-        return SourceScan(settings.library, partial(settings.sources_in, self.runtime), looks, runtime, varies=True)
+        return SourceScan(settings.library, partial(settings.sources_in, self.runtime), scans, runtime, varies=True)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -285,17 +298,24 @@ class Run:
     @property
     def budgets(self) -> Budgets:
         """How much may be loaded beside the window of the model that the latest request went to."""
-        return self.settings.budgets_for(self.thread.model.window)
+        budgets, window = self.settings.budgets, self.thread.model.window
+        if window is None or budgets.tokens != DEFAULT_LOADED_TOKENS:
+            return budgets
+        return replace(budgets, tokens=min(DEFAULT_LOADED_TOKENS, window // WINDOW_SHARE))
 
     @property
     def shows_loaded(self) -> bool:
         """Whether the section marks loaded skills."""
-        return self.settings.shows_loaded(self.model.provider)
+        if self.settings.loaded_status == "auto":
+            return self.model.provider not in CACHING_PROVIDERS
+        return self.settings.loaded_status == "system_prompt"
 
     @property
     def lets_linger(self) -> bool:
         """Whether texts of unloaded skills stay until the prefix changes anyway."""
-        return self.settings.lets_linger(self.model.provider)
+        if self.settings.unload_when == "auto":
+            return self.model.provider in CACHING_PROVIDERS
+        return self.settings.unload_when == "cheap"
 
     @property
     def known_view(self) -> VisibleCatalog:
@@ -329,7 +349,7 @@ class Run:
     @cached_property
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        use = use_of(self.thread, self.known_view, self.settings.memory.readings, self.scan.found)
+        use = _find_use(self)
         above = limits_above.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
@@ -358,9 +378,25 @@ class Run:
         lingering = [text["skill"] for text in texts if text.get("state") == LINGERING]
         return found + [known[name] for name in lingering if name in known]
 
+    def memory_of(self, extension: SkillExtension) -> dict[str, Any]:
+        """Return an extension's private state on the thread, with what it asked to change in this call."""
+        section = extension_section(name_of(extension))
+        asked = self.collected.get("skills_context", {}).get(section, {})
+        values = {**self.thread.section(section), **asked}
+        return {key: value for key, value in values.items() if value is not None}
+
     def withheld(self, entry: SkillEntry) -> frozenset[str]:
-        """Return which powers of a skill have no effect in this run."""
-        return withheld_powers(entry, self.settings.extensions, self.state, self.collected)
+        """Return which powers of a skill have no effect in this run; an extension that fails to tell withholds all."""
+        found: set[str] = set()
+        for extension in self.settings.extensions:
+            if overrides(extension, "withholds"):
+                try:
+                    found |= POWERS.intersection(await_if_needed(extension.withholds(entry, self.memory_of(extension))))
+                except Exception:
+                    logger.exception("The extension %s failed in withholds", name_of(extension))
+                    # Fails closed: which powers it wanted to withhold is not known, so it is all of them.
+                    return POWERS
+        return frozenset(found)
 
     def limited(self, skill: LoadedSkill) -> LoadedSkill:
         """Return a skill in use as others may see it: without what an extension withholds."""
@@ -378,7 +414,7 @@ class Run:
             # Looked up by name: only extensions that ask for approvals have it, and the seam does not promise it.
             ask = getattr(extension, "granted", None)
             if callable(ask):
-                found.update(ask(entry, _Asking(memory_of(extension, self.state, self.collected))) or ())
+                found.update(ask(entry, _Asking(self.memory_of(extension))) or ())
         return POWERS & found
 
 
@@ -401,13 +437,13 @@ class Use:
         return [skill.entry for skill in self.skills if skill.grants]
 
 
-def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Discovery | None) -> Use:
+def _find_use(run: Run) -> Use:
     """Tell which skills are in use: the one answer that everybody goes by."""
+    thread, standing = run.thread, run.thread.standing
     # The usual case, on a path that each request takes.
-    standing = thread.standing
-    if not standing.loaded and not standing.lost and not thread.section("brought") and not thread.unbacked:
+    if not standing.loaded and not standing.lost and not thread.section("brought"):
         return Use()
-    turn = thread.turn
+    view, found, turn = run.known_view, run.scan.found, thread.turn
     skills: list[LoadedSkill] = []
     leaving: dict[str, Literal["gone", "off"]] = {}
     withheld = set(view.unjudged.intersection(standing.loaded))
@@ -424,14 +460,13 @@ def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Disc
             leaving[name] = "off"
             continue
         # Neither in the catalog nor known to be gone, because its source failed: a judge cannot be asked about it.
-        if current is None and not is_lost and not _is_judged(name, record, view, found):
+        if current is None and not is_lost and not _is_judged(name, record, run):
             withheld.add(name)
-        entry = _as_loaded(name, record, current, readings)
+        entry = _find_loaded(name, record, current, run.settings.memory.readings)
         # Nobody reloads a lost skill whose file changed, as loaded ones are: the file of today says what it forbids.
         if is_lost and not entry.is_read and current is not None:
             entry = current
-        started_by_user = record.get("trigger") in {"user", "pin"}
-        is_visible = current is not None and (view.is_shown(current) or started_by_user)
+        is_visible = current is not None and (view.is_shown(current) or is_started_by_user(record))
         skills.append(
             LoadedSkill(
                 entry=entry,
@@ -445,13 +480,13 @@ def use_of(thread: Thread, view: VisibleCatalog, readings: Readings, found: Disc
                 load_id="" if is_lost else record.get("message", ""),
             )
         )
-    skills += _bring(thread, readings)
-    skills += _unproven(thread.unbacked, view, found)
+    skills += _find_brought(run)
     return Use(skills, leaving, frozenset(withheld))
 
 
-def _bring(thread: Thread, readings: Readings) -> list[LoadedSkill]:
+def _find_brought(run: Run) -> list[LoadedSkill]:
     """Return what was in use in agents whose answers came back in this turn; its limits hold until the next one."""
+    thread, readings = run.thread, run.settings.memory.readings
     records = {path: record for path, record in thread.section("brought").items() if record["turn"] == thread.turn}
     return [
         LoadedSkill(
@@ -485,25 +520,11 @@ def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, 
     return {"skills_context": {"brought": {**old, **new}}} if new else {}
 
 
-def _unproven(names: Sequence[str], view: VisibleCatalog, found: Discovery | None) -> list[LoadedSkill]:
-    """Return the skills that state calls loaded, whose records are missing, and of which nobody could judge yet.
-
-    Somebody may have spoiled the record of a load of ours, and that must lift no limit. Before each model call such
-    skills are loaded or removed; what is left is what could not be read or judged. Its file says what it forbids.
-    """
-    is_unsure = found is not None and not found.is_complete
-    return [
-        LoadedSkill(entry or unread_entry(name, ""), "", "system", 0, is_recent=False, grants=False, is_lost=True)
-        for name in names
-        if ((entry := view.catalog.by_name.get(name)) is not None or is_unsure)
-        and (view.hidden.get(name) != "off" or name in view.unjudged)
-    ]
-
-
-def _is_judged(name: str, record: LoadRecord, view: VisibleCatalog, found: Discovery | None) -> bool:
+def _is_judged(name: str, record: LoadRecord, run: Run) -> bool:
     """Whether it is known that a loaded skill may be seen though it is not in the catalog."""
+    found = run.scan.found
     # A file that is there and cannot be used is judged by its directory's name.
-    return view.shows_absent(name) or (found is not None and record["path"] in found.unusable)
+    return run.known_view.shows_absent(name) or (found is not None and record["path"] in found.unusable)
 
 
 def find_disclosed_skills(run: Run) -> list[SkillEntry]:
@@ -527,36 +548,6 @@ def find_disclosed_skills(run: Run) -> list[SkillEntry]:
 def name_of(extension: SkillExtension) -> str:
     """Return the name under which an extension keeps its state."""
     return extension.name or type(extension).__name__
-
-
-def memory_of(extension: SkillExtension, state: Mapping[str, Any], collected: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an extension's private state on the thread, with what it asked to change in this call."""
-    name, kept = name_of(extension), state.get("skills_extensions")
-    own = kept.get(name) if isinstance(kept, Mapping) else None
-    # What was asked for in this call is not in state yet, and an extension must see its own writes.
-    asked = collected.get("skills_extensions", {}).get(name, {})
-    values = {**(own if isinstance(own, Mapping) else {}), **asked}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def withheld_powers(
-    entry: SkillEntry,
-    extensions: Sequence[SkillExtension],
-    state: Mapping[str, Any],
-    collected: Mapping[str, Any] = MappingProxyType({}),
-) -> frozenset[str]:
-    """Return which powers of a skill have no effect; an extension that fails to tell withholds all."""
-    found: set[str] = set()
-    for extension in extensions:
-        if type(extension).withholds is not SkillExtension.withholds:
-            try:
-                asked = await_if_needed(extension.withholds(entry, memory_of(extension, state, collected)))
-                found |= POWERS.intersection(asked)
-            except Exception:
-                logger.exception("The extension %s failed in withholds", name_of(extension))
-                # Fails closed: which powers it wanted to withhold is not known, so it is all of them.
-                return POWERS
-    return frozenset(found)
 
 
 def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
@@ -603,6 +594,11 @@ def is_of(entry: SkillEntry, record: LoadRecord) -> bool:
     return entry.path == record["path"] and (key is None or record.get("key") in (None, key))
 
 
+def is_started_by_user(record: LoadRecord) -> bool:
+    """Whether a user asked for a load."""
+    return record.get("trigger") in {"user", "pin"}
+
+
 def is_gone(record: LoadRecord, found: Discovery) -> bool:
     """Whether a successful listing no longer has a loaded skill where it was.
 
@@ -616,7 +612,7 @@ def is_gone(record: LoadRecord, found: Discovery) -> bool:
     return found.unsure.isdisjoint(sources)
 
 
-def _as_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
+def _find_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
     """Return what a loaded skill's own file said, the one that was loaded, as far as this process has read it."""
     # The file itself before what a provider listed of it, but for what is not trusted: that was compared at the load.
     if current is not None and current.provided is not None and current.origin is None:

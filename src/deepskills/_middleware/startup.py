@@ -6,7 +6,6 @@ arguments claimed; sizes and files come from that reading.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,15 +21,15 @@ from deepskills._io.plan import in_worker
 from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import at
-from deepskills._middleware.loading import LoadRequest, load, prepare, take_away
+from deepskills._middleware.loading import Key, LoadRequest, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
-from deepskills._middleware.run import Run, VisibleCatalog, is_of
+from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
 from deepskills._middleware.state import (
     Mark,
+    SingleMark,
     SkillsStateUpdate,
     Thread,
-    fingerprint,
     is_answered,
     mark_of,
     merged,
@@ -52,151 +51,118 @@ MAX_CLAIMS = 200
 MAX_CLAIMED_LOADS = 24
 """How many different loads are prepared to be compared with claims."""
 
-MAX_CLAIMED_OF_ONE = 3
-"""How many of those may be of one skill, each with other arguments."""
-
 MAX_CLAIMED_ARGUMENTS = 20_000
 """How many characters the arguments of all claimed loads may take together."""
 
 
 @dataclass(frozen=True)
 class _Claim:
+    """What a message says it did to a loaded skill."""
+
     message: AnyMessage
-    mark: Mark
+    mark: Mark | SingleMark
 
     @property
-    def skill(self) -> str:
-        return self.mark["skill"]
-
-    @property
-    def arguments(self) -> str:
-        return self.mark.get("arguments", "")
-
-    @property
-    def is_load(self) -> bool:
-        return self.mark["event"] == "load"
+    def key(self) -> Key:
+        return self.mark["skill"], self.mark.get("arguments", "")
 
 
-async def adopted(run: Run, view: VisibleCatalog) -> dict[str, Any]:
+async def adopt_loads(run: Run) -> dict[str, Any]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
     parent, passes_on = taken_over()
     # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
-        return _inherit(parent, view)
+        return _inherit(parent, run.known_view)
     # Written even if empty: on a new thread users find these keys.
-    empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}, "skills_load_records": {}}
+    empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
-        return merged(empty, (await _load_again(parent, view, run)))
+        return merged(empty, await _load_again(parent, run))
     # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
     claims = _claims(run.thread.messages)
-    if not claims:
-        return empty
-    wished = _worth_reading(claims, view, run)
-    prepared = await prepare(wished, run)
+    prepared = await prepare(_worth_reading(claims, run), run)
     records: dict[str, LoadRecord] = {}
-    resources: dict[str, Any] = {}
     texts: dict[str, Any] = {}
     for claim in claims:
+        (name, _), ready, text = claim.key, prepared.get(claim.key), str(claim.message.text)
         # An unload needs no proof: to believe it grants nothing.
-        if not claim.is_load:
-            records.pop(claim.skill, None)
-            continue
-        ready = prepared.get((claim.skill, claim.arguments))
-        text = str(claim.message.text)
+        if claim.mark["event"] == "unload":
+            records.pop(name, None)
         # Word for word: otherwise any text could be passed off as a skill by a mark.
-        if ready is None or ready.failure is not None or _bare(text) != ready.block:
-            continue
-        run.settings.memory.keep_text(text)
-        texts[claim.message.id or ""] = {"skill": claim.skill}
-        resources[claim.skill] = ready.inventory.resources
-        # To the end: the newest load decides the order.
-        records.pop(claim.skill, None)
-        # Not "user", and of no turn: a claim must not earn what a user's own start earns (`use_of`).
-        records[claim.skill] = {
-            **record_of(ready),
-            "text": fingerprint(text),
-            "message": claim.message.id or "",
-            "trigger": "system",
-            "turn": "",
-        }
-    return {
-        "skills_loaded": list(records),
-        "skill_resources": {name: resources[name] for name in records},
-        "skills_load_records": records,
-        "skills_context": {"texts": texts},
-    }
+        elif ready is not None and ready.failure is None and _bare(text) == ready.block:
+            texts[claim.message.id or ""] = {"skill": name}
+            # To the end: the newest load decides the order.
+            records.pop(name, None)
+            # Not "user", and of no turn: a claim must not earn what a user's own start earns (`_find_use` in `run.py`).
+            records[name] = {
+                **record_of(ready),
+                "text": run.settings.memory.keep_text(text),
+                "message": claim.message.id or "",
+                "trigger": "system",
+                "turn": "",
+            }
+    resources = {name: prepared[name, record["arguments"]].inventory.resources for name, record in records.items()}
+    context = {"records": records, "texts": texts}
+    return {"skills_loaded": list(records), "skill_resources": resources, "skills_context": context}
 
 
-def _worth_reading(claims: Sequence[_Claim], view: VisibleCatalog, run: Run) -> list[LoadRequest]:
+def _worth_reading(claims: Sequence[_Claim], run: Run) -> list[LoadRequest]:
     """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
 
     Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
     """
-    wishes: dict[tuple[str, str], LoadRequest] = {}
-    of_one: Counter[str] = Counter()
-    characters = 0
+    requests: dict[Key, LoadRequest] = {}
+    room = MAX_CLAIMED_ARGUMENTS
     for claim in reversed(claims):
-        entry = view.catalog.by_name.get(claim.skill) if claim.is_load else None
-        if entry is None or (claim.skill, claim.arguments) in wishes or of_one[claim.skill] == MAX_CLAIMED_OF_ONE:
+        entry = run.known_view.find(claim.mark["skill"])
+        if claim.key in requests or entry is None or not _may_be_true(claim, entry, run):
             continue
-        if not _may_be_true(claim, entry, view, run):
-            continue
-        characters += len(claim.arguments)
+        _, arguments = claim.key
         # Arguments are filled into texts, so they count before anything is prepared.
-        if characters > MAX_CLAIMED_ARGUMENTS:
+        room -= len(arguments)
+        if room < 0 or len(requests) == MAX_CLAIMED_LOADS:
             break
-        wishes[claim.skill, claim.arguments] = LoadRequest(entry, claim.arguments, "system")
-        of_one[claim.skill] += 1
-        if len(wishes) == MAX_CLAIMED_LOADS:
-            break
-    return list(wishes.values())
+        requests[claim.key] = LoadRequest(entry, arguments, "system")
+    return list(requests.values())
 
 
-def _may_be_true(claim: _Claim, entry: SkillEntry, view: VisibleCatalog, run: Run) -> bool:
-    """Whether a claim names the file that is there, and its text begins as the block of that file does."""
-    if view.visibility(entry) == "off":
-        return False
+def _may_be_true(claim: _Claim, entry: SkillEntry, run: Run) -> bool:
+    """Whether a claim is of a load, names the file that is there, and its text begins as the file's block does."""
     digest = claim.mark.get("digest")
     # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    return _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+    begins_so = _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+    return begins_so and entry.name == claim.mark["skill"] and claim.mark["event"] == "load"
 
 
 def _inherit(parent: Thread, view: VisibleCatalog) -> dict[str, Any]:
     """Return what a fork takes over from its parent, as far as it may see the skills."""
     records = parent.standing.records
-    names = [
-        name
-        for name in parent.standing.loaded
-        if (entry := view.catalog.by_name.get(name)) is not None
-        and is_of(entry, records[name])
-        and view.visibility(entry) != "off"
-    ]
+    names = [name for name in parent.standing.loaded if (entry := view.find(name)) and is_of(entry, records[name])]
+    # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
+    kept = {key: parent.section(key) for key in ("texts", "notes", "disclosed")}
     return {
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
-        "skills_load_records": {name: records[name] for name in (*names, *parent.standing.lost)},
-        # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
-        "skills_context": {key: parent.section(key) for key in ("texts", "notes", "disclosed")},
+        "skills_context": {"records": {name: records[name] for name in (*names, *parent.standing.lost)}, **kept},
     }
 
 
-async def _load_again(parent: Thread, view: VisibleCatalog, run: Run) -> dict[str, Any]:
+async def _load_again(parent: Thread, run: Run) -> dict[str, Any]:
     """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
-    records = parent.standing.records
-    wishes = [
+    view, records = run.known_view, parent.standing.records
+    requests = [
         LoadRequest(entry, records[name].get("arguments", ""), "system")
         for name in parent.standing.loaded
-        if (entry := view.catalog.by_name.get(name)) is not None
+        if (entry := view.find(name)) is not None
         # A skill that only users may start is passed on if a user has started it.
-        and (view.is_shown(entry) or (view.find(name) and records[name].get("trigger") in {"user", "pin"}))
+        and (view.is_shown(entry) or is_started_by_user(records[name]))
     ]
-    settled = await load(wishes, run)
-    update = merged(*(done.update for done in settled.values()))
+    update = merged(*(done.update for done in (await load(requests, run)).values()))
     # Of no turn: it earns nothing here that a load of this agent's own earns.
-    made: dict[str, Any] = update.get("skills_load_records", {})
-    return merged(update, {"skills_load_records": {name: {**record, "turn": ""} for name, record in made.items()}})
+    made: dict[str, Any] = update.get("skills_context", {}).get("records", {})
+    own = {name: {**record, "turn": ""} for name, record in made.items()}
+    return merged(update, {"skills_context": {"records": own}})
 
 
 def _bare(text: str) -> str:
@@ -208,14 +174,10 @@ def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     claims: list[_Claim] = []
     for message in reversed(messages):
         mark = mark_of(message)
-        if mark is None:
-            continue
-        marks = [mark, *mark.get("along", ())]
-        if len(marks) == 1:
-            claims.append(_Claim(message, mark))
-        else:
-            texts = parts_of(message, len(marks), is_lost=False)
-            claims += [_Claim(text, own) for text, own in zip(texts, marks, strict=False)][::-1]
+        if mark is not None:
+            marks = [mark, *mark.get("along", ())]
+            parts = parts_of(message, len(marks), is_lost=False) if len(marks) > 1 else [message]
+            claims += [_Claim(part, own) for part, own in zip(parts, marks, strict=True)][::-1]
         if len(claims) >= MAX_CLAIMS:
             break
     return claims[::-1]
@@ -275,15 +237,13 @@ async def start(run: Run) -> SkillsStateUpdate | None:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = await run.scan.discover(await run.scan.known(thread.catalog, copy), failed)
         run.scan.started(thread.catalog, found)
-    view = await find_view(run, found)
-    update: dict[str, Any] = {}
-    if found is not None:
-        update = await _discover(run, found, view)
+    await find_view(run, found)
+    update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
     update = merged(update, take_away(run, list(run.use.leaving)), hidden_update(run))
     if run.settings.slash_commands:
-        update = merged(update, _notice_message(run))
+        update = merged(update, _notice_commands(run))
     # Last, so that extensions see what is in use after discovery and unloads.
     await at("at_start", run)
     update = merged(update, run.collected)
@@ -297,7 +257,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     return _changes(run.state, update)
 
 
-async def _discover(run: Run, found: Discovery, view: VisibleCatalog) -> dict[str, Any]:
+async def _discover(run: Run, found: Discovery) -> dict[str, Any]:
     """Return what a look at the sources writes."""
     thread, catalog = run.thread, found.catalog
     skills, sources = counted(len(catalog.entries), "skill"), counted(len(catalog.sources), "source")
@@ -307,29 +267,31 @@ async def _discover(run: Run, found: Discovery, view: VisibleCatalog) -> dict[st
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
     if thread.is_new:
-        update = merged(update, await adopted(run, view))
+        update = merged(update, await adopt_loads(run))
     return update
 
 
-def _notice_message(run: Run) -> dict[str, Any]:
-    """Return the update that has the user's newest message looked at for slash commands, once.
+def _notice_commands(run: Run) -> dict[str, Any]:
+    """Return the update that has the slash commands of the user's newest message carried out, once.
 
     Others may take newer messages away, so a command is known again by its id, and by an answer that follows it.
     """
-    thread = run.thread
-    message = thread.user_message
-    # Without a key nobody could tell later that the message was looked at; every user's message has one (`with_keys`).
-    if message is None or not message.id or not takes_slash_commands(run):
-        return {}
-    seen, commands = thread.section("run"), thread.section("commands")
-    if message.id in commands or message.id in (seen.get("seen"), seen.get("message")) or is_answered(thread, message):
-        return {}
-    update: dict[str, dict[str, Any]] = {"run": {"message": message.id, "seen": message.id}}
-    if command_word(first_line(message)):
+    thread, commands, message = run.thread, run.thread.section("commands"), run.thread.user_message
+    # Those of a run that ended before its first model call wait no longer.
+    update: dict[str, bool | None] = {
+        known: True for known, is_done in commands.items() if not is_done and known != thread.turn
+    }
+    if message is not None and message.id and _is_new_command(message, run):
         # The oldest leave, so that a thread that lives for years stays small.
         oldest = list(commands)[: max(0, len(commands) + 1 - MAX_KNOWN_COMMANDS)]
-        update["commands"] = {**dict.fromkeys(oldest), message.id: True}
-    return {"skills_context": update}
+        update |= {**dict.fromkeys(oldest), message.id: False}
+    return {"skills_context": {"commands": update}} if update else {}
+
+
+def _is_new_command(message: AnyMessage, run: Run) -> bool:
+    if not command_word(first_line(message)) or message.id in run.thread.section("commands"):
+        return False
+    return takes_slash_commands(run) and not is_answered(run.thread, message)
 
 
 def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:

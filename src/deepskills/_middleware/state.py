@@ -4,8 +4,9 @@ Whoever may send `Command(update=...)` or `update_state` can write any key here,
 with suspicion, by one pydantic type for each part: a part of the wrong shape is set aside with a problem, and what
 remains is used. Nothing outside this module looks at a private key itself.
 
-`skills_context` has these sections:
+`skills_context` is the one private key beside those that `docs/reference/events.md` promises. Its sections:
 
+- `records`: by skill, each load's record: path, digest, tokens, arguments, the message that brought the text in.
 - `texts`: by message, every message that brought a skill's text in, with the skill's name and, for one that left in
   a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
 - `told`: by skill, the digest for which a put-back was reported, or `LEFT_OUT`.
@@ -13,8 +14,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
 - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
   and the `turn`: the user's message until whose successor that holds.
-- `run`: `message`, the user's newest message, until its slash commands are done; `seen`, the newest looked at.
-- `commands`: messages that began with a slash and were looked at, so that none starts a skill twice.
+- `commands`: messages that began with a slash command, and whether it was carried out, so that none is twice.
 - `problems`: problems that tool calls found, until the next model call.
 - `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
 - `brought`: by path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end.
@@ -25,6 +25,7 @@ remains is used. Nothing outside this module looks at a private key itself.
 - `prefix`: what the latest request began with, to tell when it changes.
 - `trail`, `uses`, `hidden`, `shadowed`: what happened to skills and left no other mark, for `explain` alone
   (`_middleware/traces.py`); bounded.
+- `extension NAME`: what the extension of that name remembers.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
 came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
@@ -84,41 +85,47 @@ class PinnedSkill(TypedDict):
 
 def merge_loaded(current: list[str] | None, update: Sequence[str] | Unload | None) -> list[str]:
     """Merge an update of `skills_loaded`: a list adds what is new, `{"unload": [...]}` removes."""
-    loaded = _names(current)
-    if isinstance(update, Mapping):
-        gone = set(_names(update.get("unload")))
-        # Unload first, then load: one update can move a skill to the end, as an unload and a load in one turn do.
-        kept = [name for name in loaded if name not in gone]
-        return list(dict.fromkeys([*kept, *_names(update.get("load"))]))
-    return list(dict.fromkeys([*loaded, *_names(update)]))
+    return list(dict.fromkeys(_join_names(current, update)["load"]))
 
 
-def _names(value: object) -> list[str]:
-    """Return the names in a list; whatever else a caller wrote is set aside."""
-    if value is None:
-        return []
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        logger.warning("Set aside an update of loaded skills that is not a list: %s", type(value).__name__)
-        return []
-    return [name for name in value if isinstance(name, str)]
+def _join_names(before: object, update: object) -> dict[str, list[str]]:
+    """Return two updates of `skills_loaded` as one: an unload cancels the loads before it, not those after it."""
+    first, second = _names_of(before), _names_of(update)
+    # One update can move a skill to the end, as an unload and a load in one turn do.
+    kept = [name for name in first["load"] if name not in second["unload"]]
+    return {"unload": [*first["unload"], *second["unload"]], "load": [*kept, *second["load"]]}
+
+
+def _names_of(update: object) -> dict[str, list[str]]:
+    """Return what an update of `skills_loaded` unloads and then loads; whatever else a caller wrote is set aside."""
+    given = update if isinstance(update, Mapping) else {"load": update}
+    names: dict[str, list[str]] = {}
+    for key in ("unload", "load"):
+        value = given.get(key) or ()
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            logger.warning("Set aside an update of loaded skills that is not a list: %s", type(value).__name__)
+            value = ()
+        names[key] = [name for name in value if isinstance(name, str)]
+    return names
 
 
 def merge_by_name(current: dict[str, ValueT] | None, update: Mapping[str, ValueT | None] | None) -> dict[str, ValueT]:
     """Merge an update keyed by skill: each name is replaced, `None` removes it."""
-    merged = {**_mapping(current), **_mapping(update)}
-    return {name: value for name, value in merged.items() if value is not None}
+    return {name: value for name, value in _join(current, update).items() if value is not None}
 
 
-def merge_sections(
-    current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any] | None] | None
-) -> dict[str, dict[str, Any]]:
-    """Merge an update in two levels: each key of each section is replaced, `None` removes it."""
+def _join(before: object, update: object) -> dict[Any, Any]:
+    """Return two updates keyed by name as one."""
+    return {**_mapping(before), **_mapping(update)}
+
+
+def _join_sections(before: object, update: object) -> dict[str, dict[str, Any]]:
+    """Return two updates of the context as one, section by section."""
     # A new mapping, never a change in place: LangGraph may hand the same object to parallel branches.
-    merged = {section: dict(values) for section, values in _mapping(current).items() if isinstance(values, Mapping)}
+    joined = {section: dict(values) for section, values in _mapping(before).items() if isinstance(values, Mapping)}
     for section, values in _mapping(update).items():
-        kept = merge_by_name(merged.get(section), values) if isinstance(values, Mapping) else {}
-        merged[section] = kept
-    return {section: values for section, values in merged.items() if values}
+        joined[section] = _join(joined.get(section), values)
+    return joined
 
 
 TRACES: Mapping[str, int] = {"trail": 20_000, "uses": 12_000, "hidden": 12_000, "shadowed": 20_000}
@@ -129,13 +136,16 @@ MAX_TRACED = 200
 
 
 def merge_context(
-    current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any] | None] | None
+    current: dict[str, dict[str, Any]] | None, update: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, dict[str, Any]]:
-    """Merge an update of the context; traces stay within their bounds, and the oldest leave."""
-    merged = merge_sections(current, update)
-    for section in TRACES.keys() & _mapping(update).keys():
-        if section in merged:
-            merged[section] = newest_traces(section, merged[section])
+    """Merge an update in two levels: each key of each section is replaced, `None` removes it.
+
+    Traces stay within their bounds, and the oldest leave.
+    """
+    joined = _join_sections(current, update)
+    merged = {section: kept for section, values in joined.items() if (kept := merge_by_name(None, values))}
+    for section in TRACES.keys() & merged.keys() & _mapping(update).keys():
+        merged[section] = newest_traces(section, merged[section])
     return merged
 
 
@@ -212,14 +222,8 @@ class SkillsState(AgentState[Any]):
     skill_resources: NotRequired[Annotated[dict[str, list[ResourceMetadata]], PrivateStateAttr, merge_by_name]]
     """The files of each loaded skill."""
 
-    skills_load_records: NotRequired[Annotated[dict[str, LoadRecord], PrivateStateAttr, merge_by_name]]
-    """What is kept of each load: digest, token count, message."""
-
     skills_context: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_context]]
-    """What requests need to stay the same from call to call: see `Thread`."""
-
-    skills_extensions: NotRequired[Annotated[dict[str, dict[str, Any]], PrivateStateAttr, merge_sections]]
-    """What extensions remember, each under its name."""
+    """All else that the library keeps: records of loads, what requests need to stay the same, extensions' memories."""
 
     pinned_skills: NotRequired[Annotated[list[str | PinnedSkill], OmitFromOutput, merge_pins]]
     """Skills to put into the conversation before the next model call, each a name or a name with arguments."""
@@ -237,30 +241,21 @@ class SkillsStateUpdate(TypedDict, total=False):
     skills_problems: list[SkillProblem]
     skills_loaded: list[str] | Unload
     skill_resources: dict[str, list[ResourceMetadata] | None]
-    skills_load_records: dict[str, LoadRecord | None]
     skills_context: dict[str, dict[str, Any]]
-    skills_extensions: dict[str, dict[str, Any]]
-
-
-_REDUCERS: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[], Any]]] = {
-    "messages": (add_messages, list),
-    "skills_loaded": (merge_loaded, list),
-    "skill_resources": (merge_by_name, dict),
-    "skills_load_records": (merge_by_name, dict),
-    "skills_context": (merge_context, dict),
-    "skills_extensions": (merge_sections, dict),
-    "pinned_skills": (merge_pins, list),
-}
 
 
 def applied(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state as it will be after an update of ours, as LangGraph will reduce it."""
+    reducers: dict[str, Callable[[Any, Any], Any]] = {
+        "messages": lambda messages, new: add_messages(messages or [], new),
+        "skills_loaded": merge_loaded,
+        "skill_resources": merge_by_name,
+        "skills_context": merge_context,
+        "pinned_skills": merge_pins,
+    }
     result = {**state, **update}
-    for key in _REDUCERS.keys() & update.keys():
-        reduce, empty = _REDUCERS[key]
-        # What a caller left as `None` is as good as absent; LangGraph, too, starts from an empty value.
-        before = state.get(key)
-        result[key] = reduce(empty() if before is None else before, update[key])
+    for key in reducers.keys() & update.keys():
+        result[key] = reducers[key](state.get(key), update[key])
     return result
 
 
@@ -374,18 +369,17 @@ for _type in (
 ):
     with_config(_STRICT)(_type)
 
-_RECORD: TypeAdapter[LoadRecord] = TypeAdapter(LoadRecord)
 _RESOURCES: TypeAdapter[list[ResourceMetadata]] = TypeAdapter(list[ResourceMetadata])
 _PROBLEM: TypeAdapter[SkillProblem] = TypeAdapter(SkillProblem)
 _TEXT: TypeAdapter[Any] = TypeAdapter(Annotated[str, Strict()])
 _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
+    "records": TypeAdapter(LoadRecord),
     "texts": TypeAdapter(TextEntry),
     "told": _TEXT,
     "notes": TypeAdapter(Note),
     "loads": TypeAdapter(WaitingLoad),
     "permits": TypeAdapter(Permit),
-    "commands": TypeAdapter(Literal[True]),
-    "run": _TEXT,
+    "commands": TypeAdapter(Annotated[bool, Strict()]),
     "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
     "prefix": _TEXT,
     "answer": _TEXT,
@@ -399,6 +393,13 @@ _SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     "shadowed": TypeAdapter(ShadowTrace),
 }
 """What each section of `skills_context` holds by key."""
+
+_MEMORY: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def extension_section(name: str) -> str:
+    """Return the section of the context that holds what an extension remembers."""
+    return f"extension {name}"
 
 
 def _check(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
@@ -447,9 +448,8 @@ class Thread:
     def of(cls, state: Mapping[str, Any]) -> "Thread":
         """Read a thread's state."""
         malformed: list[str] = []
-        # The context first: what lingers decides how much room there is.
         context = _context(state.get("skills_context"), malformed)
-        standing, unbacked = _standing(state, context.get("texts", {}), malformed)
+        standing, unbacked = _standing(state.get("skills_loaded") or (), context, malformed)
         return cls(
             given=state.get("messages") or (),
             standing=standing,
@@ -542,15 +542,14 @@ def is_users_own(message: AnyMessage) -> bool:
 
 
 def _standing(
-    state: Mapping[str, Any], texts: Mapping[str, Any], malformed: list[str]
+    names: object, context: Mapping[str, dict[str, Any]], malformed: list[str]
 ) -> tuple[LoadedSkills, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
-    names = state.get("skills_loaded") or ()
-    if not isinstance(names, list | tuple) or (names and not all(isinstance(name, str) for name in names)):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         malformed.append("skills_loaded")
         names = ()
-    # Records first: a name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
-    records = _check(state.get("skills_load_records"), _RECORD, "skills_load_records", malformed)
+    # A name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
+    records, texts = context.get("records", {}), context.get("texts", {})
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
     standing = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
     return standing, [name for name in names if name not in records]
@@ -560,13 +559,20 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     if value is None:
         return {}
     items = value if isinstance(value, dict) else {}
-    if not isinstance(value, dict) or any(section not in _SECTIONS for section in items):
+    adapters = {section: _adapter(section) for section in items}
+    if not isinstance(value, dict) or None in adapters.values():
         malformed.append("skills_context")
     return {
         section: _check(items[section], adapter, "skills_context", malformed)
-        for section, adapter in _SECTIONS.items()
-        if section in items
+        for section, adapter in adapters.items()
+        if adapter is not None
     }
+
+
+def _adapter(section: object) -> TypeAdapter[Any] | None:
+    """Return what the values of a section must be; `None` for an unknown section."""
+    is_memory = isinstance(section, str) and section.startswith(extension_section(""))
+    return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload]
 
 
 def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
@@ -782,8 +788,8 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},
-        "skills_load_records": {name: record},
         "skills_context": {
+            "records": {name: record},
             "texts": {message.id or "": {"skill": name}},
             # A new text starts over: what was reported, waiting or permitted for the old one no longer counts.
             "told": {name: None},
@@ -801,7 +807,7 @@ def unload_update(
 ) -> dict[str, Any]:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
-    context: dict[str, Any] = {"told": dict.fromkeys(gone)}
+    context: dict[str, Any] = {"records": dict.fromkeys(gone), "told": dict.fromkeys(gone)}
     # Usually nothing special is recorded: a carrier whose skill has no record shows a notice by itself.
     if state is not None and standing is not None:
         context["texts"] = {
@@ -812,7 +818,6 @@ def unload_update(
     return {
         "skills_loaded": {"unload": gone},
         "skill_resources": dict.fromkeys(gone),
-        "skills_load_records": dict.fromkeys(gone),
         "skills_context": context,
     }
 
@@ -824,7 +829,7 @@ def lost_update(names: Iterable[str], standing: LoadedSkills) -> dict[str, Any]:
         # Without its message: whatever becomes of that one, no text of this skill goes back into it.
         record = {key: value for key, value in standing.records[name].items() if key != "message"}
         kept[name] = {**record, "lost": True}
-    return merged(unload_update(kept), {"skills_load_records": kept})
+    return merged(unload_update(kept), {"skills_context": {"records": kept}})
 
 
 def without_lingering(thread: Thread) -> dict[str, Any]:
@@ -846,7 +851,7 @@ MAX_GONE = 50
 """How many records of messages that are gone a section of the context may hold."""
 
 
-def forgotten(thread: Thread) -> dict[str, Any]:
+def forget_gone(thread: Thread) -> dict[str, Any]:
     """Return the update that drops records of messages which are gone, once there are many in a section."""
     known: set[str] | None = None
     update: dict[str, Any] = {}
@@ -866,39 +871,25 @@ def forgotten(thread: Thread) -> dict[str, Any]:
 
 
 def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return several updates as one: messages add up, mappings merge as their reducers would, else the later wins."""
+    """Return several updates as one, which does what they would do one after the other."""
     result: dict[str, Any] = {}
     for update in updates:
         for key, value in update.items():
-            before = result.get(key)
-            if before is None:
-                result[key] = value
-            elif key == "messages":
-                result[key] = [*before, *value]
-            elif key == "skills_loaded":
-                result[key] = _merge_names(before, value)
-            elif key in _TWO_LEVELS:
-                sections = dict.fromkeys([*before, *value])
-                result[key] = {name: {**(before.get(name) or {}), **(value.get(name) or {})} for name in sections}
-            elif isinstance(before, dict):
-                result[key] = {**before, **value}
-            else:
-                result[key] = value
+            join = _JOINS.get(key)
+            result[key] = join(result[key], value) if join is not None and result.get(key) is not None else value
     return result
 
 
-_TWO_LEVELS = frozenset({"skills_context", "skills_extensions"})
-
-
-def _merge_names(before: Any, value: Any) -> Any:  # noqa: ANN401 - a list, or what to unload and load
-    """Return two updates of `skills_loaded` as one; the second comes after the first."""
-    first = before if isinstance(before, dict) else {"unload": [], "load": before}
-    second = value if isinstance(value, dict) else {"unload": [], "load": value}
-    # An unload cancels a load of the same name that was asked for before it.
-    loads = [name for name in first.get("load", []) if name not in second["unload"]]
-    merged_names = {
-        "unload": [*first["unload"], *second["unload"]],
-        "load": [*loads, *second.get("load", [])],
-    }
+def _join_loads(before: object, update: object) -> Any:  # noqa: ANN401 - a list, or what to unload and load
+    joined = _join_names(before, update)
     # A plain list where nothing is unloaded, as a single load writes it.
-    return merged_names if merged_names["unload"] else merged_names["load"]
+    return joined if joined["unload"] else joined["load"]
+
+
+_JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "messages": lambda before, messages: [*before, *messages],
+    "skills_loaded": _join_loads,
+    "skill_resources": _join,
+    "skills_context": _join_sections,
+}
+"""How two updates of a key become one; of any other key the later counts."""

@@ -38,12 +38,10 @@ another.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from deepskills._catalog.catalog import Catalog
 from deepskills._io.plan import is_missing_error
 from deepskills._loading.budget import (
     Assumed,
@@ -88,8 +86,8 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
     """Return the turn of a call, with the loads and unloads that stand before it and are not answered yet.
 
     An answer that is there already was given in the place of a call, as when a human rejected it. A call that a human
-    edited counts as edited; LangChain keeps the edits beside the messages. Calls that share an id cannot be told apart
-    by it: then the one with these arguments is meant, and every other one counts as earlier.
+    edited counts as edited; LangChain keeps the edits beside the messages. Of calls
+    that share an id, the one with these arguments is meant.
     """
     message, answered = _turn_message(state.get("messages") or (), call_id)
     if message is None:
@@ -99,13 +97,13 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
     made = [edits.get(call["id"] or "", call) if call["id"] else call for call in message.tool_calls]
     ids = [call["id"] for call in message.tool_calls]
     places = [place for place, known in enumerate(ids) if known == call_id]
-    # The position is what all calls of a turn agree on; without one of its own, a call assumes that all others come
-    # first, so that it claims too little room rather than too much.
-    before = range(places[0]) if len(places) == 1 else _all_but(made, places, name, args)
+    # Of calls that share an id, the one with these arguments is meant. If that is unclear, the last: a call that counts
+    # too many as earlier claims too little room rather than too much.
+    own = next((place for place in places if _is_same(made[place], name, args)), places[-1])
     earlier = [
         SkillCall(_KINDS[call["name"]], asked, _text(call["args"].get("arguments")))
-        for place in before
-        if (call := made[place])["name"] in _KINDS
+        for place, call in enumerate(made[:own])
+        if call["name"] in _KINDS
         and isinstance(asked := call["args"].get("skill_name"), str)
         # With shared ids an answer may belong to any of the calls, so none counts as answered.
         and (ids[place] not in answered or len(places) > 1)
@@ -138,18 +136,10 @@ def _turn_message(messages: Sequence[AnyMessage], call_id: str | None) -> tuple[
     return None, answered
 
 
-def _all_but(made: Sequence[Any], places: Sequence[int], name: str, args: Mapping[str, Any]) -> list[int]:
-    """Return every call of a turn except the one that is meant: the first with this name and these arguments."""
+def _is_same(call: Any, name: str, args: Mapping[str, Any]) -> bool:  # noqa: ANN401 - a call of the model's message
     # LangGraph injects `runtime`; the model's message does not have it.
     given = {key: value for key, value in args.items() if key != "runtime"}
-    own = next((p for p in places if made[p]["name"] == name and _same(made[p]["args"], given)), places[-1])
-    # Exact twins are left out on both sides. If each counted the other as earlier, neither would load the skill.
-    alike = {p for p in places if made[p]["name"] == name and _same(made[p]["args"], given)} | {own}
-    return [place for place in range(len(made)) if place not in alike]
-
-
-def _same(asked: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    return all(asked.get(key, "") == value for key, value in given.items())
+    return bool(call["name"] == name) and all(call["args"].get(key, "") == value for key, value in given.items())
 
 
 # Deciding behind other calls.
@@ -163,35 +153,26 @@ class TurnSoFar:
     unloaded: tuple[str, ...] = ()
 
 
-def after_calls(
-    calls: Sequence[SkillCall],
-    standing: LoadedSkills,
-    catalog: Catalog,
-    prepared: Mapping[tuple[str, str], Prepared],
-    budgets: Budgets,
-    along: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> TurnSoFar:
-    """Return what is loaded once the earlier calls of the same turn are done.
+PreparedLoad: TypeAlias = tuple[Prepared, Sequence[Prepared]]
+"""A load and those of what it requires and brings along."""
 
-    Every call of a turn plays its predecessors through in this way. `prepared` is keyed by name and arguments; `along`
-    names for a skill those that its load brings with it.
+
+def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, budgets: Budgets) -> TurnSoFar:
+    """Return what is loaded once the earlier calls of the same turn are done: names to unload, and loads.
+
+    Every call of a turn plays its predecessors through in this way.
     """
     before = set(standing.loaded)
     unloaded: list[str] = []
     for call in calls:
-        if call.kind == "unload":
-            outcome: Outcome = decide_unload(call.name, standing)
+        if isinstance(call, str):
+            outcome: Outcome = decide_unload(call, standing)
             if isinstance(outcome, Unloaded):
                 standing = outcome.standing
                 # What this very turn had loaded gives back only its own room, so nobody can rely on it.
                 unloaded += [outcome.name] if outcome.name in before else []
             continue
-        entry = catalog.find(call.name)
-        # Unknown, hidden or refused before it was read: its own call refuses it too.
-        ready = prepared.get((entry.name, call.arguments)) if entry is not None else None
-        if ready is None:
-            continue
-        required = [prepared[name, ""] for name in along.get(ready.name, ()) if (name, "") in prepared]
+        ready, required = call
         outcome, loads = decide_together(ready, required, standing, budgets)
         if isinstance(outcome, Loaded):
             standing = outcome.standing
@@ -201,12 +182,15 @@ def after_calls(
         elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
             # Its size is unknown: assume the worst, so that the calls behind it cannot overrun the budget.
             room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
-            assumed = LoadRecord(path=ready.entry.path, digest=Assumed.DIGEST, tokens=room)
-            for name in along.get(ready.name, ()):
-                if name not in standing.loaded:
-                    standing = standing.with_load(name, {**assumed, "tokens": 0})
-            standing = standing.with_load(ready.name, assumed)
+            for each in required:
+                if each.name not in standing.loaded:
+                    standing = standing.with_load(each.name, _assume(each, 0))
+            standing = standing.with_load(ready.name, _assume(ready, room))
     return TurnSoFar(standing, tuple(unloaded))
+
+
+def _assume(prepared: Prepared, tokens: int) -> LoadRecord:
+    return LoadRecord(path=prepared.entry.path, digest=Assumed.DIGEST, tokens=tokens)
 
 
 def _may_be_granted(outcome: Outcome) -> bool:

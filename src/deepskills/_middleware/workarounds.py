@@ -90,12 +90,7 @@ def workspace_of(tools: Iterable[object]) -> object | None:
     for tool in tools:
         if getattr(tool, "name", None) != "read_file":
             continue
-        function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
-        for cell in getattr(function, "__closure__", None) or ():
-            try:
-                owner = cell.cell_contents
-            except ValueError:  # a variable that was never assigned
-                continue
+        for owner in _closure(tool).values():
             if isinstance(owner, FilesystemMiddleware):
                 return getattr(owner, "backend", None)
     return None
@@ -114,14 +109,9 @@ def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
 
     Ends when deepagents tells a sub-agent's middleware.
     """
-    function = getattr(task, "func", None) or getattr(task, "coroutine", None)
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
-        graphs = cell.cell_contents if name == "subagent_graphs" else None
-        if isinstance(graphs, Mapping) and isinstance(kind, str):
-            graph: Any = graphs.get(kind)
-            return owners_of_steps(getattr(graph, "bound", graph))
-    return []
+    graphs = _closure(task).get("subagent_graphs")
+    graph: Any = graphs.get(kind) if isinstance(graphs, Mapping) and isinstance(kind, str) else None
+    return owners_of_steps(getattr(graph, "bound", graph))
 
 
 def owners_of_steps(graph: object) -> list[object]:
@@ -131,8 +121,8 @@ def owners_of_steps(graph: object) -> list[object]:
     """
     nodes = getattr(graph, "nodes", None)
     steps = [getattr(node, "bound", None) for node in nodes.values()] if isinstance(nodes, Mapping) else []
-    made = (getattr(step, "func", None) or getattr(step, "afunc", None) for step in steps)
-    return [owner for method in made if (owner := getattr(method, "__self__", None)) is not None]
+    owners = (getattr(_function_of(step), "__self__", None) for step in steps)
+    return [owner for owner in owners if owner is not None]
 
 
 MAX_WRAPPERS = 1_000
@@ -178,11 +168,18 @@ def model_of_agent(graph: object) -> object | None:
 
 def _closure_of_model(graph: object) -> dict[str, Any]:
     nodes = getattr(graph, "nodes", None)
-    step: Any = getattr(nodes.get("model"), "bound", None) if isinstance(nodes, Mapping) else None
-    return _closure(getattr(step, "func", None) or getattr(step, "afunc", None))
+    return _closure(getattr(nodes.get("model"), "bound", None)) if isinstance(nodes, Mapping) else {}
 
 
-def _closure(function: object) -> dict[str, Any]:
+def _function_of(given: object) -> object:
+    """Return the function of a tool or a step, sync or async; a function itself stays."""
+    names = ("func", "afunc", "coroutine")
+    return next((own for name in names if (own := getattr(given, name, None)) is not None), given)
+
+
+def _closure(given: object) -> dict[str, Any]:
+    """Return the variables of a function, of that of a tool or of that of a step, by name."""
+    function = _function_of(given)
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     found = {}
     for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):

@@ -526,7 +526,7 @@ class ToolPolicy(SkillExtension):
     def _has_verdict(self, request: ToolCallRequest) -> bool:
         call = request.tool_call
         # Read from state by hand: `when` is given no run of ours.
-        kept = (request.state.get("skills_extensions") or {}).get(self.name or type(self).__name__) or {}
+        kept = (request.state.get("skills_context") or {}).get(f"extension {self.name or type(self).__name__}") or {}
         granted = kept.get(_VERDICTS) or {}
         # The id is not enough: a human may have edited the call, and other code may reuse ids.
         return bool(granted.get(str(call["id"])) == _fingerprint(call["name"], call["args"]))
