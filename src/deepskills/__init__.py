@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         SkillExtension,
         SkillFile,
         SkillLoad,
-        SkillsHost,
     )
     from deepskills._middleware.extension_calls import SkillRun
     from deepskills._middleware.middleware import SkillsMiddleware
@@ -122,7 +121,6 @@ __all__ = [
     "SkillUnchecked",
     "SkillUnloaded",
     "SkillsError",
-    "SkillsHost",
     "SkillsManager",
     "SkillsMiddleware",
     "SkillsState",
@@ -134,107 +132,57 @@ __all__ = [
     "validate_skill",
 ]
 
-_MODULES = {
-    "MAX_SKILL_FILE_SIZE": "deepskills._types",
-    "RESOURCE_TYPE_MAP": "deepskills._types",
-    "SKILLS_SYSTEM_PROMPT": "deepskills._prompt.section",
-    "Answer": "deepskills._middleware.extension",
-    "CustomEvent": "deepskills._middleware.events",
-    "FileDigest": "deepskills._files.manifest",
-    "InlineBackend": "deepskills.inline",
-    "InlineSkill": "deepskills.inline",
-    "LoadedSkill": "deepskills._middleware.extension",
-    "ModelCallReport": "deepskills._middleware.extension",
-    "NamespacedSource": "deepskills._types",
-    "OpenCheck": "deepskills._middleware.extension",
-    "OptionalSource": "deepskills._types",
-    "PluginSource": "deepskills._types",
-    "ProvidedFile": "deepskills._providers.base",
-    "ProvidedSkill": "deepskills._providers.base",
-    "Refuse": "deepskills._middleware.extension",
-    "ResourceMetadata": "deepskills._types",
-    "SendBack": "deepskills._middleware.extension",
-    "SkillChecked": "deepskills._middleware.events",
-    "SkillCost": "deepskills._middleware.events",
-    "SkillEntry": "deepskills._catalog.catalog",
-    "SkillEvent": "deepskills._middleware.events",
-    "SkillExplanation": "deepskills._middleware.explain",
-    "SkillExtension": "deepskills._middleware.extension",
-    "SkillFile": "deepskills._middleware.extension",
-    "SkillFileNotFoundError": "deepskills._errors",
-    "SkillForked": "deepskills._middleware.events",
-    "SkillFormatError": "deepskills._errors",
-    "SkillLoad": "deepskills._middleware.extension",
-    "SkillLeftOut": "deepskills._middleware.events",
-    "SkillLoaded": "deepskills._middleware.events",
-    "SkillManifest": "deepskills._files.manifest",
-    "SkillMetadata": "deepskills._types",
-    "SkillMissed": "deepskills._middleware.events",
-    "SkillNotFoundError": "deepskills._errors",
-    "SkillPathError": "deepskills._errors",
-    "SkillProblem": "deepskills._types",
-    "SkillProvider": "deepskills._providers.base",
-    "SkillReading": "deepskills._skillmd.read",
-    "SkillReattached": "deepskills._middleware.events",
-    "SkillRefused": "deepskills._middleware.events",
-    "SkillRun": "deepskills._middleware.extension_calls",
-    "SkillScriptRun": "deepskills._middleware.events",
-    "SkillSentBack": "deepskills._middleware.events",
-    "SkillShadow": "deepskills._middleware.events",
-    "SkillSource": "deepskills._providers.sources",
-    "SkillStage": "deepskills._middleware.explain",
-    "SkillUnchecked": "deepskills._middleware.events",
-    "SkillUnloaded": "deepskills._middleware.events",
-    "SkillsError": "deepskills._errors",
-    "SkillsHost": "deepskills._middleware.extension",
-    "SkillsManager": "deepskills.manager",
-    "SkillsMiddleware": "deepskills._middleware.middleware",
-    "SkillsState": "deepskills._middleware.state",
-    "SkillsStateUpdate": "deepskills._middleware.state",
-    "Visibility": "deepskills._catalog.catalog",
-    "generate_skill_md": "deepskills._skillmd.write",
-    "parse_skill_md": "deepskills._skillmd.read",
-    "read_skill": "deepskills._skillmd.read",
-    "validate_skill": "deepskills._skillmd.read",
+_NAMES = {
+    "_catalog.catalog": "SkillEntry Visibility",
+    "_errors": "SkillFileNotFoundError SkillFormatError SkillNotFoundError SkillPathError SkillsError",
+    "_files.manifest": "FileDigest SkillManifest",
+    "_middleware.events": (
+        "CustomEvent SkillChecked SkillCost SkillEvent SkillForked SkillLeftOut SkillLoaded SkillMissed "
+        "SkillReattached SkillRefused SkillScriptRun SkillSentBack SkillShadow SkillUnchecked SkillUnloaded"
+    ),
+    "_middleware.explain": "SkillExplanation SkillStage",
+    "_middleware.extension": (
+        "Answer LoadedSkill ModelCallReport OpenCheck Refuse SendBack SkillExtension SkillFile SkillLoad"
+    ),
+    "_middleware.extension_calls": "SkillRun",
+    "_middleware.middleware": "SkillsMiddleware",
+    "_middleware.state": "SkillsState SkillsStateUpdate",
+    "_prompt.section": "SKILLS_SYSTEM_PROMPT",
+    "_providers.base": "ProvidedFile ProvidedSkill SkillProvider",
+    "_providers.sources": "SkillSource",
+    "_skillmd.read": "SkillReading parse_skill_md read_skill validate_skill",
+    "_skillmd.write": "generate_skill_md",
+    "_types": (
+        "MAX_SKILL_FILE_SIZE NamespacedSource OptionalSource PluginSource RESOURCE_TYPE_MAP ResourceMetadata "
+        "SkillMetadata SkillProblem"
+    ),
+    "inline": "InlineBackend InlineSkill",
+    "manager": "SkillsManager",
 }
-"""Where each public name comes from; the imports above tell type checkers the same."""
+"""The public names by module; the imports above tell type checkers the same."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _ELSEWHERE = {
-    **dict.fromkeys(
-        (
-            "CHECK_KINDS",
-            "DEFAULT_ALIASES",
-            "JsonLinesRecorder",
-            "OpenTelemetryRecorder",
-            "Preload",
-            "SkillApproval",
-            "SkillChecks",
-            "SkillForks",
-            "SkillHooks",
-            "SkillLock",
-            "SkillModels",
-            "SkillScripts",
-            "SkillSuggestions",
-            "SkillUsage",
-            "ToolPolicy",
-            "UsageEvent",
-        ),
-        "deepskills.extensions",
+    "deepskills.extensions": (
+        "CHECK_KINDS DEFAULT_ALIASES JsonLinesRecorder OpenTelemetryRecorder Preload SkillApproval "
+        "SkillChecks SkillForks SkillHooks SkillLock SkillModels SkillScripts SkillSuggestions SkillUsage "
+        "ToolPolicy UsageEvent"
     ),
-    **dict.fromkeys(("SharedSandbox", "SkillSandboxLoader", "SkillService"), "deepskills.store"),
-    **dict.fromkeys(("McpSkills", "SkillsExtension"), "deepskills.mcp"),
-    **dict.fromkeys(("ScriptedChatModel", "call_tools", "skills_state"), "deepskills.testing"),
+    "deepskills.store": "SharedSandbox SkillSandboxLoader SkillService",
+    "deepskills.mcp": "McpSkills SkillsExtension",
+    "deepskills.testing": "ScriptedChatModel call_tools skills_state",
 }
-"""Public names that people look for here, and where they are."""
+"""Public names that people look for here, by the package that has them."""
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used."""
-        if name in _ELSEWHERE:
+        place = next((package for package, names in _ELSEWHERE.items() if name in names.split()), None)
+        if place is not None:
             # `from deepskills import X` replaces an AttributeError by words of its own.
-            place = _ELSEWHERE[name]
             raise ImportError(f"{name} is in {place}. Write `from {place} import {name}`.", name=__name__)
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("deepskills")
@@ -243,7 +191,7 @@ if not TYPE_CHECKING:
             return importlib.import_module("deepskills.store").DatabaseSkillAdapter
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_MODULES[name]), name)
+        value = getattr(importlib.import_module(f"deepskills.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command, interrupt
 
-from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsHost, SkillsMiddleware
+from deepskills import Refuse, SkillExtension, SkillLoad, SkillRun, SkillsError, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, skill_md, write_files
 
@@ -213,7 +213,7 @@ def test_an_async_tool_works_in_every_run(mode: Mode, tmp_path: Path) -> None:
     library(tmp_path)
 
     class Brings(SkillExtension):
-        def tools(self, host: SkillsHost) -> list[BaseTool]:
+        def tools(self, host: SkillsMiddleware) -> list[BaseTool]:
             @tool
             async def first_file(name: str, runtime: ToolRuntime[Any, Any]) -> str:
                 """Return a file."""

@@ -92,8 +92,7 @@ class Insists(SkillExtension):
 
     def before_end(self, run: SkillRun) -> None:
         """Remember what is open."""
-        row = {"check": "run_tests", "status": self.status, "evidence": None}
-        run.remember("receipts", {"alpha": {"sha256:1": [row]}})
+        run.remember("receipt", {"skill": "alpha", "check": "run_tests", "status": self.status})
 
 
 def raises(skill: object, runtime: object) -> Visibility:  # noqa: ARG001 - an operator's function
@@ -406,7 +405,7 @@ def test_a_broken_file_is_no_worse_than_spoiled_state(tmp_path: Path) -> None:
             assert [each.skill for each in skills.explain({**state, key: value}) if each.skill in ("alpha", "beta")]
     memory = {
         "extension SkillSuggestions": {"asked": [], "note:x": [3, []], "ranked": 5},
-        "extension Insists": {"receipts": [[[[[[[1]]]]]]]},
+        "extension Insists": {"receipt": {"skill": "alpha", "check": [1], "status": ["open"]}},
     }
     assert skills.explain({**state, "skills_context": {**state["skills_context"], **memory}})
 

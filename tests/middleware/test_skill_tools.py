@@ -72,9 +72,9 @@ KINDS: list[tuple[str, Mode, Tools]] = [
     ("list-of-tools", "sync", [ping, echo]),
     ("list-of-functions", "async", [plain_ping]),
     *[("sync-resolver", mode, resolve) for mode in MODES],
-    ("async-resolver", "async", aresolve),
+    *[("async-resolver", mode, aresolve) for mode in MODES],
 ]
-"""What `tools=` may be. An async resolver needs an async run."""
+"""What `tools=` may be."""
 
 EACH_KIND = pytest.mark.parametrize(("mode", "tools"), [pytest.param(m, t, id=f"{n}-{m}") for n, m, t in KINDS])
 
@@ -619,42 +619,6 @@ def test_a_resolver_that_fails_at_the_call_answers_with_an_error(
     assert fault.says in answer.text
     assert conversation.result["messages"][-1].text == "Done."
     assert play(conversation, PING) == ["pong 1"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_an_async_resolver_on_a_sync_run_says_what_to_do(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
-) -> None:
-    """The error tells to run the agent async; nothing is left un-awaited, and the run goes on."""
-    write_files(tmp_path, with_tools("alpha", "ping"))
-    conversation = talk("sync", tmp_path, aresolve)
-
-    with caplog.at_level(logging.ERROR, "deepskills"):
-        outcomes = play(conversation, use(way), PING)
-
-    assert "ainvoke" in caplog.text
-    assert outcomes == ["ok", "unknown"]
-
-
-def test_an_async_resolver_at_a_sync_call_says_what_to_do(tmp_path: Path) -> None:
-    """A resolver that turns async between the model call and the tool call is answered with an error."""
-    turned = False
-
-    def resolver(name: str, runtime: object) -> Any:
-        return aresolve(name, runtime) if turned else resolve(name, runtime)
-
-    def turn(_messages: object) -> Any:
-        nonlocal turned
-        turned = True
-        return call_tools(PING)
-
-    write_files(tmp_path, with_tools("alpha", "ping"))
-    conversation = talk("sync", tmp_path, resolver)
-
-    _load, answer = conversation.say(call_tools(load("alpha")), turn)
-
-    assert answer.status == "error"
-    assert "ainvoke" in answer.text
 
 
 @pytest.mark.parametrize("fault", [FAULTS[0], FAULTS[1], FAULTS[4]], ids=lambda fault: fault.label)

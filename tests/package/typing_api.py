@@ -65,7 +65,6 @@ from deepskills import (
     SkillSentBack,
     SkillsError,
     SkillShadow,
-    SkillsHost,
     SkillsManager,
     SkillsMiddleware,
     SkillSource,
@@ -86,7 +85,7 @@ from deepskills.testing import Reply, ScriptedChatModel, call_tools
 class Ledger(SkillExtension):
     """An extension of a user's own: refuses what costs too much, and counts loads."""
 
-    host: SkillsHost | None = None
+    host: SkillsMiddleware[Any, Any] | None = None
     tokens: int = 0
     seconds: float = 0.0
 
@@ -94,7 +93,7 @@ class Ledger(SkillExtension):
         self.reasons: list[str | None] = []
 
     @override
-    def attach(self, host: SkillsHost) -> None:
+    def attach(self, host: SkillsMiddleware[Any, Any]) -> None:
         self.host = host
 
     @override

@@ -48,11 +48,9 @@ def middleware(sources: Sequence[Any] = ("/skills",), **options: Any) -> SkillsM
 class Shown:
     """A section, and what it is rendered from; catalogs of equal skills are the same, as in a process."""
 
-    def __init__(
-        self, sources: Sequence[Any] = ("/skills",), template: str = SKILLS_SYSTEM_PROMPT, *, shows_loaded: bool = True
-    ) -> None:
+    def __init__(self, sources: Sequence[Any] = ("/skills",), template: str = SKILLS_SYSTEM_PROMPT) -> None:
         self._sources = parse_sources(sources)
-        self._section = Section(template, shows_loaded=shows_loaded)
+        self._section = Section(template)
         self._catalogs: dict[str, Catalog] = {}
 
     def of(
@@ -504,16 +502,3 @@ def test_many_catalogs_take_turns() -> None:
     expected = {n: Shown().of(skill(f"skill-{n}")) for n in range(20)}
     for _ in range(2):
         assert {n: one.of(skill(f"skill-{n}")) for n in range(20)} == expected
-
-
-def test_the_section_stays_the_same_when_loads_are_told_in_the_conversation() -> None:
-    """Without marks of loaded skills, loads, unloads and resources change not one byte."""
-    one = Shown(shows_loaded=False)
-    catalog = [skill(license="MIT", allowed_tools=["search"]), skill("other")]
-    before = one.of(*catalog)
-    loaded = {"web-research": resources("web-research", "script"), "other": []}
-    assert one.of(*catalog, loaded=loaded) is before
-    assert "[Loaded]" not in before
-    assert "Resources:" not in before
-    assert before.count("-> Use `load_skill(") == 2
-    assert one.of(*catalog, skill("third"), loaded=loaded) != before

@@ -14,7 +14,7 @@ from langgraph.types import Overwrite
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._middleware.events import SkillRefused
 from deepskills._middleware.loading import LoadRequest, load
-from deepskills._middleware.reporting import origin_of, tell
+from deepskills._middleware.reporting import emit, origin_of
 from deepskills._middleware.run import Run, VisibleCatalog
 from deepskills._middleware.state import is_users_own, merged
 from deepskills._middleware.visibility import find_view
@@ -141,7 +141,7 @@ def _report_if_broken(name: str, run: Run) -> None:
         return
     run.problems.append(found.problem)
     logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found.problem["message"]))
-    tell(SkillRefused(**origin_of(name, "user"), reason="unreadable"), run.runtime, run.settings.extensions)
+    emit(SkillRefused(**origin_of(name, "user"), reason="unreadable"), run)
 
 
 def command_word(line: str) -> str:

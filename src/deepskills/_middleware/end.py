@@ -17,9 +17,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from deepskills._io.plan import Failed
 from deepskills._middleware.events import SkillSentBack
 from deepskills._middleware.extension import OpenCheck, SendBack, SkillExtension, overrides
-from deepskills._middleware.extension_calls import SkillRun, ask, at
-from deepskills._middleware.reporting import tell
-from deepskills._middleware.request import problems_update
+from deepskills._middleware.extension_calls import ask, call_extensions, runs_of
+from deepskills._middleware.reporting import emit, report_problems
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import merged
 from deepskills._middleware.visibility import find_view
@@ -62,12 +61,10 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
         return False, {}
     await find_view(run)
     wanted: dict[str, str] = {}
-    for extension in run.settings.extensions:
-        if overrides(extension, "before_end"):
-            own = SkillRun(run, extension)
-            reply = await ask("before_end", own)
-            if isinstance(reply, SendBack):
-                wanted[own.name] = reply.text
+    for own in runs_of("before_end", run):
+        reply = await ask("before_end", own)
+        if isinstance(reply, SendBack):
+            wanted[own.name] = reply.text
     thread = run.thread
     kept, turn = thread.section("answer"), thread.turn
     count = int(kept["count"]) if kept.get("turn") == turn and str(kept.get("count")).isdecimal() else 0
@@ -75,14 +72,14 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
         names = ", ".join(wanted)
         run.problems.append(problem("extensions", "sent-back-too-often", name=names, limit=MAX_SENT_BACK))
         wanted = {}
-    update = merged(run.collected, problems_update(run))
+    update = merged(run.collected, report_problems(run))
     if not wanted:
         return False, update
     # Marked, so that neither passes for a user's message or for the end of the turn.
     premature = answer.model_copy(update={"additional_kwargs": {**answer.additional_kwargs, **OURS}})
     text = harmless_body("\n\n".join(dict.fromkeys(wanted.values())))
     sent = HumanMessage(text, id=str(uuid4()), additional_kwargs=dict(OURS))
-    tell(SkillSentBack(extensions=tuple(wanted), count=count + 1), run.runtime, run.settings.extensions)
+    emit(SkillSentBack(extensions=tuple(wanted), count=count + 1), run)
     context = {"answer": {"id": None, "turn": turn, "count": str(count + 1)}}
     messages = [premature, sent] if answer.id else [sent]
     return True, merged(update, {"messages": messages, "skills_context": context})
@@ -92,10 +89,9 @@ async def open_checks(run: Run) -> list[OpenCheck]:
     """Return what a turn that ended now would leave open."""
     await find_view(run)
     found: list[OpenCheck] = []
-    for extension in run.settings.extensions:
-        if overrides(extension, "open_checks"):
-            reply = await ask("open_checks", SkillRun(run, extension))
-            found += () if isinstance(reply, Failed) else reply
+    for own in runs_of("open_checks", run):
+        reply = await ask("open_checks", own)
+        found += () if isinstance(reply, Failed) else reply
     return found
 
 
@@ -122,8 +118,8 @@ async def _end_turn(run: Run) -> dict[str, Any] | None:
 
 async def _end_run(run: Run) -> dict[str, Any] | None:
     await find_view(run)
-    await at("at_end", run)
-    return merged(run.collected, problems_update(run)) or None
+    await call_extensions("at_end", run)
+    return merged(run.collected, report_problems(run)) or None
 
 
 class _EndOfTurn:

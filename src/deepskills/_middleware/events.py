@@ -25,9 +25,16 @@ class _Event:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as the custom stream carries it."""
-        values = {known.name: getattr(self, known.name) for known in fields(self)}
+        values = {known.name: _plain(getattr(self, known.name)) for known in fields(self)}
         origin = {name: values.pop(name) for name in ("source", "digest", "trigger")}
         return {"type": self.type, **values, **origin}
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +155,6 @@ class SkillChecked(_Event):
     evidence: Mapping[str, Any]
     """What proves it: the id of a `call` or `message`, and an `exit_code`; empty for an open one."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the event as the custom stream carries it."""
-        return {**super().as_dict(), "evidence": dict(self.evidence)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class SkillUnchecked(_Event):
@@ -160,10 +163,6 @@ class SkillUnchecked(_Event):
     type: ClassVar[str] = "skill.unchecked"
     checks: tuple[str, ...]
     """The open ones, as their author wrote them."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the event as the custom stream carries it."""
-        return {**super().as_dict(), "checks": list(self.checks)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +176,6 @@ class SkillSentBack(_Event):
 
     count: int
     """How often the model was sent back in this turn, this time included."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the event as the custom stream carries it."""
-        return {**super().as_dict(), "extensions": list(self.extensions)}
 
 
 @dataclass(frozen=True)

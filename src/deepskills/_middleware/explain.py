@@ -10,13 +10,12 @@ cannot see it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from deepskills._catalog.catalog import Catalog, SkillEntry
+from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
-from deepskills._middleware.extension import overrides
 from deepskills._middleware.request import section_input
 from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of
 from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
@@ -35,7 +34,7 @@ ABSENT_SOURCES = ("source-missing", "source-cut", "source-empty")
 """Codes of problems for which a whole source, or a part of it, is not there."""
 
 _STATE_HINT = (
-    "This state has no private keys of skills, so nothing is known of what happened on the thread. Pass "
+    "This state has no private keys of skills, so nothing is known of what happened on its thread. Pass "
     "`agent.get_state(config).values` of a thread that has run, not what `invoke` returned."
 )
 
@@ -103,43 +102,37 @@ async def explain_skills(
     run: Run, name: str | None, section: Section | None, *, has_runtime: bool
 ) -> list[SkillExplanation]:
     """Return for each skill how far it came, or for those of one name."""
-    has_private = isinstance(run.state.get("skills_catalog"), Mapping)
-    view = await _shelf_of(run, has_runtime=has_runtime)
-    if not has_private:
-        return _without_private(run, view, name)
+    view = await _view_of_thread(run, has_runtime=has_runtime)
     # What the calls of the newest turn did, which no hook may have looked at yet.
-    state = applied(run.state, observe_turn(run))
-    seen = Run(run.settings, state, run.runtime)
+    seen = Run(run.settings, applied(run.state, observe_turn(run)), run.runtime)
     seen.view = view
     facts = _Facts(seen, section)
     wanted = None if name is None else name_key(name)
-    entries = [entry for entry in view.catalog.entries if wanted is None or name_key(entry.name) == wanted]
-    found = [_explain_entry(facts, entry) for entry in entries]
-    lost = [each for each in _not_found(facts) if wanted is None or name_key(each.skill) == wanted]
+    found = [_explain_entry(facts, entry) for entry in view.catalog.entries if wanted in (None, name_key(entry.name))]
     # The one that an agent uses comes first, then the files that it replaces.
-    if not found and not lost and name is not None:
-        return [_unknown(facts, name)]
-    return [*found, *lost]
+    found += [each for each in _not_found(facts) if wanted in (None, name_key(each.skill))]
+    if not found and name is not None:
+        found = [_unknown(facts, name)]
+    if facts.has_private:
+        return found
+    found = found or [_conclude("", [_stop("state-malformed", "No skill was found.")])]
+    return [replace(each, message=f"{each.message} {_STATE_HINT}") for each in found]
 
 
-async def _shelf_of(run: Run, *, has_runtime: bool) -> VisibleCatalog:
+async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     """Return the skills of the thread and how visible they are, as its latest run saw them."""
     settings, thread = run.settings, run.thread
     if has_runtime or not (settings.varies_by_run or settings.has_judges):
         return await find_view(run)
     # Functions of the runtime cannot be asked for another run, so what they said in it counts.
-    catalog: Catalog
-    if settings.varies_by_run:
-        catalog = await run.scan.claimed(thread.catalog, run.state.get("skills_metadata"))
-    else:
-        catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
+    find = run.scan.claimed if settings.varies_by_run else run.scan.catalog
+    catalog = await find(thread.catalog, run.state.get("skills_metadata"))
     kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
     if PARTIAL in kept and not settings.varies_by_run:
         return await find_view(run)
     hidden: dict[str, Any] = {**fixed_rules(catalog.entries, settings.visibility), **kept}
-    hidden.pop(PARTIAL, None)
     judged = thread.section("hidden").items()
-    view = VisibleCatalog(
+    run.view = VisibleCatalog(
         catalog,
         {name: how for name, how in hidden.items() if how != "always" and name in catalog.by_name},
         lambda: run.thread.problems,
@@ -147,8 +140,7 @@ async def _shelf_of(run: Run, *, has_runtime: bool) -> VisibleCatalog:
         frozenset(name for name, how in hidden.items() if how == "always"),
         judges={name: trace["by"] for name, trace in judged if "by" in trace},
     )
-    run.view = view
-    return view
+    return run.view
 
 
 class _Facts:
@@ -163,11 +155,13 @@ class _Facts:
         self._by_path: dict[str, list[SkillProblem]] = {}
         for found in self.problems:
             self._by_path.setdefault(found["path"], []).append(found)
+        self.has_private = isinstance(run.state.get("skills_catalog"), Mapping)
         self.has_section = section is not None
-        loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
-        given = section_input(run, loaded) if section is not None else None
-        self.replaced = given is not None and given.replaced_list is not None
-        self.cut = section.cut_names(given) if section is not None and given is not None else frozenset()
+        self.is_list_replaced, self.cut = False, frozenset[str]()
+        if section is not None:
+            loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
+            given = section_input(run, loaded)
+            self.is_list_replaced, self.cut = given.replaced_list is not None, section.cut_names(given)
         self.notes = [_Notes(memory, name) for name, memory in _rankings(run)]
         self.calls = calls_in(self.thread.given)
         kept = self.thread.section("trail")
@@ -185,6 +179,8 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
     run, thread, name = facts.run, facts.thread, entry.name
     found = _pass(f"Found at {entry.path}.")
     visible = _visible(facts, entry)
+    if visible.passed and not facts.has_private:
+        return _conclude(name, [found, visible, _stop("state-malformed", "Nothing is known of what came next.")])
     trace = facts.traces.get(name_key(name))
     if name in thread.standing.loaded:
         record = thread.standing.records[name]
@@ -275,39 +271,12 @@ def _unknown(facts: _Facts, name: str) -> SkillExplanation:
     return _conclude(name, [_stop("unknown", text)])
 
 
-def _without_private(run: Run, view: VisibleCatalog, name: str | None) -> list[SkillExplanation]:
-    """Return what is known without the thread's private state: what is found and visible, and what to pass."""
-    facts_of_file = [found for found in view.problems if found["severity"] == "error"]
-    broken = {directory_name(found): found for found in facts_of_file if directory_name(found)}
-    wanted = None if name is None else name_key(name)
-    result: list[SkillExplanation] = []
-    for entry in view.catalog.entries:
-        if wanted is None or name_key(entry.name) == wanted:
-            visible = _visibility_stage(run, view, entry, [])
-            stages = [_pass(f"Found at {entry.path}."), visible]
-            if visible.passed:
-                stages.append(_stop("state-malformed", _STATE_HINT))
-            else:
-                stages[-1] = _stop(visible.code or "off", f"{visible.message} {_STATE_HINT}")
-            result.append(_conclude(entry.name, stages))
-    for directory, found in broken.items():
-        if directory not in view.catalog.by_name and (wanted is None or name_key(directory) == wanted):
-            text = f"{found['path']}: {found['message']} {_STATE_HINT}"
-            result.append(_conclude(directory, [_stop(found["code"], text)]))
-    return result or [_conclude(name or "", [_stop("state-malformed", _STATE_HINT)])]
-
-
 # Visible.
 
 
 def _visible(facts: _Facts, entry: SkillEntry) -> SkillStage:
-    return _visibility_stage(facts.run, facts.view, entry, facts.of_file(entry.path))
-
-
-def _visibility_stage(
-    run: Run, view: VisibleCatalog, entry: SkillEntry, problems: Sequence[SkillProblem]
-) -> SkillStage:
     """Return whether the model may see a skill, and who hides it if not."""
+    run, view, problems = facts.run, facts.view, facts.of_file(entry.path)
     name, how = entry.name, view.visibility(entry)
     if how in {"on", "name-only"}:
         return _pass("The model may see it." if how == "on" else "The model may see its name.")
@@ -354,7 +323,7 @@ def _list(facts: _Facts, entry: SkillEntry) -> SkillStage:
     name = entry.name
     if not facts.has_section:
         return _pass("There is no section of skills in the prompt (`system_prompt=None`).")
-    if facts.replaced:
+    if facts.is_list_replaced:
         return _pass("An extension shows something in place of the list.")
     if facts.view.visibility(entry) == "name-only":
         by = _hide_by(facts.run, facts.view.judges.get(name))
@@ -431,7 +400,7 @@ _REFUSALS = {
     "max_loaded_tokens": "Raise `max_loaded_tokens`, move material into references/, or unload other skills.",
     "unreadable": "Check that the file exists and may be read.",
     "user_only": "Only the user may start it.",
-    "refused": "SourceScan at the extension, the policy or the human who refused it.",
+    "refused": "Look at the extension, the policy or the human who refused it.",
 }
 
 _UNLOADS = {
@@ -509,41 +478,13 @@ def _use(facts: _Facts, name: str) -> SkillStage:
 
 
 def _check(run: Run, name: str) -> SkillStage:
-    opened: list[str] = []
-    known = False
-    for extension in run.settings.extensions:
-        if overrides(extension, "before_end") or "check" in name_of(extension).lower():
-            own = run.memory_of(extension)
-            found = list(_receipts(own, name, is_own=False, depth=0))
-            known = known or bool(found)
-            opened += [check for check, is_open in found if is_open]
+    kept = [value for extension in run.settings.extensions for value in run.memory_of(extension).values()]
+    # By what they say, not by the extension: one of a user's own may keep receipts of checks as well.
+    receipts = [value for value in kept if isinstance(value, Mapping) and value.get("skill") == name]
+    opened = [one_line(str(each.get("check")))[:MAX_TEXT] for each in receipts if each.get("status") == "open"]
     if opened:
         return _stop(
             "unchecked", f"Not proven: {listed(opened)}. The work may be done, but nothing on the thread shows it."
         )
-    return _pass("Every check passed." if known else "There is nothing to check.")
-
-
-def _receipts(value: object, name: str, *, is_own: bool, depth: int) -> Iterator[tuple[str, bool]]:
-    """Yield the checks of a skill in the private state of an extension, each with whether it is open.
-
-    Receipts lie below the skill's name, or say it themselves; whatever has no status is none.
-    """
-    if depth > 6:  # noqa: PLR2004 - deeper than anything of ours
-        return
-    if isinstance(value, Mapping):
-        said = value.get("skill")
-        is_own = said == name if isinstance(said, str) else is_own
-        status = value.get("status", value.get("state"))
-        if is_own and status in ("open", "passed"):
-            yield one_line(str(value.get("check", value.get("say", "a check"))))[:MAX_TEXT], status == "open"
-            return
-        for key, item in value.items():
-            about = is_own or (isinstance(key, str) and name in (key, *key.replace("\n", ":").split(":")))
-            if about and item in ("open", "passed"):
-                yield one_line(str(key))[:MAX_TEXT], item == "open"
-            else:
-                yield from _receipts(item, name, is_own=about, depth=depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _receipts(item, name, is_own=is_own, depth=depth + 1)
+    is_checked = any(each.get("status") == "passed" for each in receipts)
+    return _pass("Every check passed." if is_checked else "There is nothing to check.")

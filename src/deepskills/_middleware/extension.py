@@ -13,7 +13,7 @@ is a failure too. LangGraph's own exceptions (interrupts) pass through.
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from langchain.agents.middleware.types import ModelRequest, ModelResponse, ToolCallRequest
 from langchain_core.messages import ToolMessage
@@ -26,6 +26,7 @@ from deepskills._types import ResourceMetadata, Trigger
 
 if TYPE_CHECKING:
     from deepskills._middleware.extension_calls import SkillRun
+    from deepskills._middleware.middleware import SkillsMiddleware
 
 ResultT = TypeVar("ResultT")
 MaybeAwaitable: TypeAlias = ResultT | Awaitable[ResultT]
@@ -163,22 +164,6 @@ class OpenCheck:
     """What the model reads: what is to be done."""
 
 
-class SkillsHost(Protocol):
-    """The middleware as an extension's tools and helpers see it."""
-
-    def run_for(self, extension: "SkillExtension", state: Mapping[str, Any], runtime: Any) -> "SkillRun":  # noqa: ANN401
-        """Return the run that a tool call or another hook belongs to; looks at sources if this process has not yet."""
-
-    async def arun_for(self, extension: "SkillExtension", state: Mapping[str, Any], runtime: Any) -> "SkillRun":  # noqa: ANN401
-        """Return the run that a tool call or another hook belongs to, without blocking."""
-
-    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
-        """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
-
-    def known_run(self, extension: "SkillExtension", state: Mapping[str, Any]) -> "SkillRun | None":
-        """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
-
-
 class SkillExtension:
     """A capability that plugs into `SkillsMiddleware(extensions=[...])`; override what it is about.
 
@@ -198,11 +183,11 @@ class SkillExtension:
     extra_tools: Sequence[str] = ()
     """Extra tools of the middleware that this extension turns on, such as `search_skills`."""
 
-    def attach(self, host: SkillsHost) -> None:
+    def attach(self, host: "SkillsMiddleware[Any, Any]") -> None:
         """Remember the middleware, for tools and for helpers that other middleware calls."""
 
-    def tools(self, host: SkillsHost) -> Sequence[BaseTool]:  # noqa: ARG002 - for overriding
-        """Return tools of the extension's own."""
+    def tools(self, host: "SkillsMiddleware[Any, Any]") -> Sequence[BaseTool]:  # noqa: ARG002 - for overriding
+        """Return tools of the extension's own; `host.run_for` and `host.arun_for` give them the run of a call."""
         return ()
 
     def visibility(self, skills: Sequence[SkillEntry], run: "SkillRun") -> MaybeAwaitable[Mapping[str, Visibility]]:  # noqa: ARG002

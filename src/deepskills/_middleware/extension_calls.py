@@ -1,17 +1,20 @@
 """Calls the extensions, in their order, guarded, sync or async as the run is.
 
-`SkillRun` is the view of a run that one extension gets: whatever it reads or runs by it passes the checks that the
-core's own tools pass. The functions below it each call one method of the seam on all extensions. There is one rule for
-failures: what judges (visibility, loads, texts, files, tool calls) fails closed, because a guard that crashed has not
-agreed; everything else fails open, unless the extension says that it protects.
+`SkillRun` is what one extension knows of a run: whatever it reads or runs by it passes the checks that the core's own
+tools pass. Below it are reading and running of a skill's files as extensions judge them, and then the calls: `ask`
+calls one method of one extension, and the functions behind it call one method of all. There is one rule for failures:
+what judges (visibility, loads, texts, files, tool calls) fails closed, because a guard that crashed has not agreed;
+everything else fails open, unless the extension says that it protects.
 """
 
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
 from types import NoneType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -50,7 +53,6 @@ from deepskills._middleware.events import SkillEvent, event_from
 from deepskills._middleware.extension import (
     Answer,
     LoadedSkill,
-    ModelCallReport,
     Refuse,
     SendBack,
     SkillExtension,
@@ -59,7 +61,7 @@ from deepskills._middleware.extension import (
     ToolResult,
     overrides,
 )
-from deepskills._middleware.reporting import tell
+from deepskills._middleware.reporting import emit
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.state import extension_section, merged, note_update
 from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_sub_agent
@@ -76,6 +78,21 @@ ONLY_IN_ASYNC = (
 )
 
 
+ArgumentsT = ParamSpec("ArgumentsT")
+
+
+def performed(
+    plan: Callable[Concatenate["SkillRun", ArgumentsT], Plan[ResultT]],
+) -> Callable[Concatenate["SkillRun", ArgumentsT], Coroutine[Any, Any, ResultT]]:
+    """Make a method of `SkillRun` whose plan is performed on the backend of the run."""
+
+    @wraps(plan)
+    def method(run: "SkillRun", /, *given: ArgumentsT.args, **named: ArgumentsT.kwargs) -> Coroutine[Any, Any, ResultT]:
+        return run.perform(lambda: plan(run, *given, **named))
+
+    return method
+
+
 class SkillRun:
     """What one extension knows of the run that calls it, and what it can ask for.
 
@@ -90,6 +107,8 @@ class SkillRun:
         self._is_called = False
         self.name = name_of(extension)
         """The name under which this extension keeps its state."""
+        self.is_protective = extension.protective
+        """Whether every method of this extension fails closed."""
         self.runtime: ToolRuntime[Any, Any] = run.runtime
         """LangGraph's runtime: `.context`, `.store`, `.stream_writer`."""
         # Messages have the same keys here as in requests, even where the host gave no id.
@@ -204,7 +223,7 @@ class SkillRun:
 
     def emit(self, event: SkillEvent | Mapping[str, Any]) -> None:
         """Write an event to the custom stream, and tell the extensions; one of your own may be a mapping."""
-        tell(event_from(event), self.runtime, self._run.settings.extensions)
+        emit(event_from(event), self._run)
 
     def load(self, name: str, arguments: str = "", *, trigger: Trigger = "system") -> None:
         """Ask that a skill be loaded before the next model call, unless it already is."""
@@ -245,35 +264,39 @@ class SkillRun:
         """
         return real_root(self._run.settings.fixed_backend)
 
-    def execute(self, command: str, timeout: int | None = None) -> Coroutine[Any, Any, Executed]:
+    @performed
+    async def execute(self, command: str, timeout: int | None = None) -> Executed:  # noqa: ASYNC109 - of the command
         """Run a shell command through the backend, and return deepagents' `ExecuteResponse`.
 
         Raises:
             SkillsError: If the backend cannot execute, fails, or does not answer in time; `TimeoutError` is its cause
                 in the last case, and the command may still run or be about to start.
         """
-        return self.perform(lambda: _execute(Execute(command, timeout)))
+        return await Execute(command, timeout)
 
-    def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> Coroutine[Any, Any, None]:
+    @performed
+    async def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend; `for_shell` by the part of it that runs commands, wherever paths route to.
 
         Raises:
             SkillsError: If one cannot be written.
         """
-        return self.perform(lambda: _write(files, for_shell=for_shell))
+        reply = await WriteFiles(tuple(files), for_shell)
+        if reply.errors:
+            raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
 
-    def read_file(self, entry: SkillEntry, relative_path: str) -> Coroutine[Any, Any, bytes]:
+    @performed
+    async def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
 
         Raises:
             SkillsError: If the path is refused, or the file is absent or cannot be read.
         """
         # "all" means any file inside the skill; hidden files and those of hidden skills inside it stay closed.
-        return self.perform(
-            lambda: read_judged_asset(self._run, _read(entry), relative_path, "all", self._closed(entry))
-        )
+        return await read_judged_asset(self._run, _check_read(entry), relative_path, "all", self._closed(entry))
 
-    def manifest(self, entry: SkillEntry) -> Coroutine[Any, Any, SkillManifest]:
+    @performed
+    async def manifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now, with digests, hidden ones included.
 
         Files of a provider that lists their digests and sizes are not read for it; all others are.
@@ -281,11 +304,11 @@ class SkillRun:
         Raises:
             SkillsError: If a file cannot be read, there are too many, or a link leads out of the skill.
         """
-        return self.perform(lambda: manifest_of(self._run, _read(entry)))
+        files = await self._run.scan.files(_check_read(entry))
+        return await (read_manifest(entry) if files is None else read_provided_manifest(entry, files))
 
-    def files_to_run(
-        self, entry: SkillEntry, script_name: str | None = None
-    ) -> Coroutine[Any, Any, Mapping[str, bytes] | None]:
+    @performed
+    async def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
         """Return the files of which a copy must be made to run a script, or a command, of a skill.
 
         Whoever runs a file by its path after it was judged runs what lies there by then. So where an extension judges
@@ -295,32 +318,39 @@ class SkillRun:
         Raises:
             SkillsError: If a file or the script's path is refused, or not all files can be read.
         """
-        return self.perform(lambda: read_judged_files(self._run, _read(entry), script_name, self._closed(entry)))
+        return await read_judged_files(self._run, _check_read(entry), script_name, self._closed(entry))
 
-    def directory(self, entry: SkillEntry) -> Coroutine[Any, Any, str]:
+    @performed
+    async def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it.
 
         Raises:
             SkillsError: If a hidden skill lies inside it, for nothing keeps a shell out; use `files_to_run`.
         """
-        return self.perform(lambda: _directory(entry, self._closed(entry)))
+        if self._closed(entry):
+            raise SkillsError(
+                f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it."
+            )
+        path = parent(_check_read(entry).path)
+        if path.startswith(SCHEME):
+            raise SkillsError(f"The skill {entry.name!r} has no directory; its files are run from a copy.")
+        reply = await ResolveLinks((path,))
+        return reply.paths.get(path, path)
 
-    def script_path(self, entry: SkillEntry, script_name: str) -> Coroutine[Any, Any, str]:
+    @performed
+    async def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
 
         Raises:
             SkillsError: If the path is refused or no script is there.
         """
-        return self.perform(lambda: find_judged_script(self._run, _read(entry), script_name, self._closed(entry)))
+        return await find_judged_script(self._run, _check_read(entry), script_name, self._closed(entry))
 
     def perform(self, make: Callable[[], Plan[ResultT]]) -> Coroutine[Any, Any, ResultT]:
         """Perform a plan of the library's own extensions on the backend of this run."""
         if self._is_called:
             raise SkillsError(ONLY_IN_ASYNC.format(name=self.name))
-        return self._performed(make)
-
-    async def _performed(self, make: Callable[[], Plan[ResultT]]) -> ResultT:
-        return await (self._run.aperform(make()) if self.is_async else self._run.perform_in_thread(make))
+        return self._run.aperform(make()) if self.is_async else self._run.perform_in_thread(make)
 
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
@@ -340,7 +370,7 @@ class SkillRun:
             self._is_called = False
 
 
-def _read(entry: SkillEntry) -> SkillEntry:
+def _check_read(entry: SkillEntry) -> SkillEntry:
     """Return a skill whose path is known from its source, not from what state claims.
 
     Raises:
@@ -351,99 +381,13 @@ def _read(entry: SkillEntry) -> SkillEntry:
     return entry
 
 
-async def manifest_of(run: Run, entry: SkillEntry) -> SkillManifest:
-    """Return every file of a skill with its digest, wherever it comes from."""
-    files = await run.scan.files(entry)
-    return await (read_manifest(entry) if files is None else read_provided_manifest(entry, files))
-
-
-async def _directory(entry: SkillEntry, closed: Sequence[str]) -> str:
-    if closed:
-        raise SkillsError(f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it.")
-    path = parent(_read(entry).path)
-    if path.startswith(SCHEME):
-        raise SkillsError(f"The skill {entry.name!r} has no directory; its files are run from a copy.")
-    reply = await ResolveLinks((path,))
-    return reply.paths.get(path, path)
-
-
-async def _execute(call: Execute) -> Executed:
-    return await call
-
-
-async def _write(files: Sequence[tuple[str, bytes]], *, for_shell: bool) -> None:
-    reply = await WriteFiles(tuple(files), for_shell)
-    if reply.errors:
-        raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
-
-
 def with_changes(message: ToolMessage, run: Run) -> ToolResult:
     """Return a tool's answer with what extensions asked to change, and the problems that were found on the way."""
     update = merged(run.collected, run.problems_update())
     return Command(update=merged(update, {"messages": [message]})) if update else message
 
 
-# Calls the extensions: in their order, guarded, sync or async as the run is.
-
-
-_FAILED_CLOSED = "the extension {name} failed: {reason}"
-
-
-_GIVES: Mapping[str, tuple[type, ...]] = {
-    "visibility": (Mapping,),
-    "before_read": (Refuse, NoneType),
-    "before_load": (Refuse, Answer, NoneType),
-    "before_file": (Refuse, NoneType),
-    "change_text": (str, Refuse),
-    "change_request": (ModelRequest,),
-    "before_tool": (Refuse, NoneType),
-    "after_tool": (ToolMessage, Command, NoneType),
-    "search": (Sequence, NoneType),
-    "before_end": (SendBack, NoneType),
-    "open_checks": (Sequence,),
-}
-"""What a method may return; where nothing is expected, anything."""
-
-
-async def ask(method: str, run: SkillRun, *given: Any) -> Any:  # noqa: ANN401
-    """Call one method of the extension of a run, and return what it gives.
-
-    A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
-    """
-    # Called by its name when it is asked: a method that is missing fails like one that raises.
-    reply = await Attempt(Ask(lambda: run.call(method, *given)))
-    if not isinstance(reply, Failed) and _is_usable(method, reply):
-        return reply
-    reason = reply.reason if isinstance(reply, Failed) else unusable(reply)
-    logger.error("The extension %s failed in %s: %s", run.name, method, one_line(reason))
-    run._run.problems.append(  # noqa: SLF001 - the run that this one is about
-        problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
-    )
-    return Failed(_FAILED_CLOSED.format(name=run.name, reason=reason))
-
-
-def _is_usable(method: str, value: object) -> bool:
-    return isinstance(value, _GIVES.get(method, (object,)))
-
-
-def unusable(value: object) -> str:
-    """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
-    if inspect.iscoroutine(value):
-        # Closed, or Python warns that it was never awaited.
-        value.close()
-    return f"it returned {type(value).__name__}, which means nothing here"
-
-
-async def first_refusal(method: str, run: Run, given: object) -> Refuse | None:
-    """Ask the extensions by one method that judges; the first refusal wins, and a failure refuses."""
-    for extension in run.settings.extensions:
-        if overrides(extension, method):
-            decision = await ask(method, SkillRun(run, extension), given)
-            if isinstance(decision, Failed):
-                return Refuse(decision.reason)
-            if isinstance(decision, Refuse):
-                return decision
-    return None
+# A skill's files, as extensions judge them.
 
 
 async def read_judged_asset(
@@ -504,97 +448,108 @@ async def read_judged_files(
 
 
 async def _check_file(run: Run, file: SkillFile) -> None:
-    refused = await first_refusal("before_file", run, file)
-    if refused is not None:
+    refused = await decide_by_extensions("before_file", run, file)
+    if isinstance(refused, Refuse):
         raise SkillsError(refused.reason)
 
 
-async def before_load(load: SkillLoad, run: Run) -> Refuse | Answer | None:
-    """Ask whether a load may happen; the first that refuses or answers decides. A failure refuses."""
+# The calls.
+
+
+_GIVES: Mapping[str, tuple[type, ...]] = {
+    "visibility": (Mapping,),
+    "before_read": (Refuse, NoneType),
+    "before_load": (Refuse, Answer, NoneType),
+    "before_file": (Refuse, NoneType),
+    "change_text": (str, Refuse),
+    "change_request": (ModelRequest,),
+    "before_tool": (Refuse, NoneType),
+    "after_tool": (ToolMessage, Command, NoneType),
+    "search": (Sequence, NoneType),
+    "before_end": (SendBack, NoneType),
+    "open_checks": (Sequence,),
+}
+"""What a method may return; where nothing is expected, anything."""
+
+
+async def ask(method: str, run: SkillRun, *given: Any) -> Any:  # noqa: ANN401
+    """Call one method of the extension of a run, and return what it gives.
+
+    A result that means nothing is a failure like an exception: logged, recorded as a problem, returned as `Failed`.
+    """
+    # Called by its name when it is asked: a method that is missing fails like one that raises.
+    reply = await Attempt(Ask(lambda: run.call(method, *given)))
+    if not isinstance(reply, Failed) and isinstance(reply, _GIVES.get(method, (object,))):
+        return reply
+    return fail(run, method, reply.reason if isinstance(reply, Failed) else unusable(reply))
+
+
+def fail(run: SkillRun, method: str, reason: str) -> Failed:
+    """Log and record that an extension failed, and return that as a value."""
+    logger.error("The extension %s failed in %s: %s", run.name, method, one_line(reason))
+    found = problem("extensions", "extension-failed", name=run.name, method=method, reason=reason)
+    run._run.problems.append(found)  # noqa: SLF001 - the run that this one is about
+    return Failed(f"the extension {run.name} failed: {reason}")
+
+
+def unusable(value: object) -> str:
+    """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
+    if inspect.iscoroutine(value):
+        # Closed, or Python warns that it was never awaited.
+        value.close()
+    return f"it returned {type(value).__name__}, which means nothing here"
+
+
+def runs_of(method: str, run: Run, view: VisibleCatalog | None = None) -> Iterator[SkillRun]:
+    """Yield what each extension that has a method of its own knows of a run, in their order."""
     for extension in run.settings.extensions:
-        if overrides(extension, "before_load"):
-            decision = await ask("before_load", SkillRun(run, extension), load)
-            if isinstance(decision, Failed):
-                return Refuse(decision.reason)
-            if isinstance(decision, Refuse | Answer):
-                return decision
+        if overrides(extension, method):
+            yield SkillRun(run, extension, view)
+
+
+async def decide_by_extensions(method: str, run: Run, given: object) -> Refuse | Answer | None:
+    """Ask by one method that judges; the first decision counts, and a failure refuses. `None` lets pass."""
+    for own in runs_of(method, run):
+        decision: Refuse | Answer | Failed | None = await ask(method, own, given)
+        if isinstance(decision, Failed):
+            return Refuse(decision.reason)
+        if decision is not None:
+            return decision
     return None
 
 
 async def change_text(load: SkillLoad, run: Run) -> str | Failed:
     """Return the text that enters a request after every extension has seen it; a failure keeps it out."""
-    text = load.text
-    for extension in run.settings.extensions:
-        if overrides(extension, "change_text"):
-            # Each extension sees what those before it made of the text.
-            given = SkillLoad(load.entry, load.arguments, load.trigger, text, load.tokens, load.resources, load.runtime)
-            changed = await ask("change_text", SkillRun(run, extension), given)
-            if isinstance(changed, Refuse):
-                return Failed(changed.reason)
-            if isinstance(changed, Failed):
-                return changed
-            text = changed
-    return text
+    for own in runs_of("change_text", run):
+        # Each extension sees what those before it made of the text.
+        changed = await ask("change_text", own, load)
+        if isinstance(changed, Refuse):
+            return Failed(changed.reason)
+        if isinstance(changed, Failed):
+            return changed
+        load = replace(load, text=changed)
+    return load.text
 
 
 async def change_request(request: ModelRequest[Any], run: Run) -> ModelRequest[Any] | Failed:
     """Return the request as the extensions change it; a failure leaves it, or stops it if the extension protects."""
-    for extension in run.settings.extensions:
-        if overrides(extension, "change_request"):
-            changed = await ask("change_request", SkillRun(run, extension), request)
-            if not isinstance(changed, Failed):
-                request = changed
-            elif extension.protective:
-                return changed
+    for own in runs_of("change_request", run):
+        changed = await ask("change_request", own, request)
+        if not isinstance(changed, Failed):
+            request = changed
+        elif own.is_protective:
+            return changed
     return request
 
 
-@contextmanager
-def traced(run: Run) -> Iterator[None]:
-    """Let tracers see what extensions say of the model call that is made inside.
-
-    LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
-    is added.
-    """
-    metadata: dict[str, Any] = {}
-    for extension in run.settings.extensions:
-        if overrides(extension, "call_metadata"):
-            try:
-                metadata.update(await_if_needed(extension.call_metadata(SkillRun(run, extension))))
-            except Exception:
-                logger.exception("%s failed to describe a model call", type(extension).__name__)
-    if not metadata:
-        yield
-        return
-    config = var_child_runnable_config.get() or {}
-    token = var_child_runnable_config.set({**config, "metadata": {**(config.get("metadata") or {}), **metadata}})
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)
-
-
-async def after_model(report: ModelCallReport, run: Run) -> None:
-    """Show the extensions a model call that has ended; a failure is logged and recorded."""
-    for extension in run.settings.extensions:
-        if overrides(extension, "after_model"):
-            await ask("after_model", SkillRun(run, extension), report)
-
-
-async def before_tool(request: ToolCallRequest, run: Run) -> Refuse | None:
-    """Ask whether a tool call may run; the first refusal wins. A failure refuses."""
-    return await first_refusal("before_tool", run, request)
-
-
-async def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> ToolResult | Refuse:
+async def after_tool(request: ToolCallRequest, result: ToolResult, run: Run) -> ToolResult | Failed:
     """Return a tool's result after every extension has seen it; a protecting one that fails withholds it."""
-    for extension in run.settings.extensions:
-        if overrides(extension, "after_tool"):
-            changed = await ask("after_tool", SkillRun(run, extension), request, result)
-            if not isinstance(changed, Failed):
-                result = result if changed is None else changed
-            elif extension.protective:
-                return Refuse(changed.reason)
+    for own in runs_of("after_tool", run):
+        changed = await ask("after_tool", own, request, result)
+        if not isinstance(changed, Failed):
+            result = result if changed is None else changed
+        elif own.is_protective:
+            return changed
     return result
 
 
@@ -604,26 +559,48 @@ async def search_by_extensions(query: str, n: int, run: Run, view: VisibleCatalo
     Raises:
         SkillsError: If an extension that protects failed.
     """
-    for extension in run.settings.extensions:
-        if overrides(extension, "search"):
-            names = await ask("search", SkillRun(run, extension, view), query, n)
-            if isinstance(names, Failed) and extension.protective:
-                raise SkillsError(names.reason)
-            if isinstance(names, Sequence):
-                by_name = {entry.name: entry for entry in view.visible}
-                # Through the visible ones: an extension may know names that this run must not show.
-                return [by_name[name] for name in names if name in by_name][:n]
+    for own in runs_of("search", run, view):
+        names = await ask("search", own, query, n)
+        if isinstance(names, Failed) and own.is_protective:
+            raise SkillsError(names.reason)
+        if isinstance(names, Sequence):
+            by_name = {entry.name: entry for entry in view.visible}
+            # Through the visible ones: an extension may know names that this run must not show.
+            return [by_name[name] for name in names if name in by_name][:n]
     return None
 
 
-async def at(moment: str, run: Run) -> None:
-    """Let the extensions act at the start or the end of a run; after its end there is nothing left to protect.
+async def call_extensions(method: str, run: Run, *given: object) -> None:
+    """Let the extensions act by a method that decides nothing: at the start or end of a run, after a model call.
 
     Raises:
-        SkillsError: If an extension that protects failed at the start.
+        SkillsError: If an extension that protects failed at the start; later there is nothing left to protect.
     """
-    for extension in run.settings.extensions:
-        if overrides(extension, moment):
-            failed = await ask(moment, SkillRun(run, extension))
-            if isinstance(failed, Failed) and extension.protective and moment == "at_start":
-                raise SkillsError(failed.reason)
+    for own in runs_of(method, run):
+        failed = await ask(method, own, *given)
+        if isinstance(failed, Failed) and own.is_protective and method == "at_start":
+            raise SkillsError(failed.reason)
+
+
+@contextmanager
+def describe_to_tracers(run: Run) -> Iterator[None]:
+    """Let tracers see what extensions say of the model call that is made inside.
+
+    LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
+    is added.
+    """
+    metadata: dict[str, Any] = {}
+    for own in runs_of("call_metadata", run):
+        try:
+            metadata.update(await_if_needed(own.call("call_metadata")))
+        except Exception:
+            logger.exception("The extension %s failed to describe a model call", own.name)
+    if not metadata:
+        yield
+        return
+    config = var_child_runnable_config.get() or {}
+    token = var_child_runnable_config.set({**config, "metadata": {**(config.get("metadata") or {}), **metadata}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)

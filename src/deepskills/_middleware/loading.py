@@ -71,9 +71,8 @@ from deepskills._middleware.extension import (
     ToolResult,
 )
 from deepskills._middleware.extension_calls import (
-    before_load,
     change_text,
-    first_refusal,
+    decide_by_extensions,
 )
 from deepskills._middleware.reporting import report, report_unload
 from deepskills._middleware.run import Run
@@ -255,8 +254,8 @@ async def admit(bundle: Bundle, run: Run) -> outcomes.Refused | None:
     if bundle.refusal is not None:
         return outcomes.Refused(own, bundle.refusal)
     for request in bundle.all if run.settings.extensions else ():
-        refused = await first_refusal("before_read", run, request.entry)
-        if refused is not None:
+        refused = await decide_by_extensions("before_read", run, request.entry)
+        if isinstance(refused, Refuse):
             name, reason = request.entry.name, refused.reason
             return outcomes.Refused(own, reason if request is bundle.request else word_required_refused(name, reason))
     return None
@@ -387,7 +386,7 @@ async def judge(request: LoadRequest, ready: Prepared, run: Run) -> Refuse | Ans
         ready.inventory.resources,
         run.runtime,
     )
-    return await before_load(about, run)
+    return await decide_by_extensions("before_load", run, about)
 
 
 def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:

@@ -59,11 +59,11 @@ from deepskills._middleware.extra_tools import ExtraTools, check_names
 from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import handing_over, is_own_graph
+from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
     PreparedCall,
     open_call,
     prepare_call,
-    problems_update,
     section_in_use,
     section_text,
     sent,
@@ -340,7 +340,7 @@ def _for_own_graph(prepared: PreparedCall, run: Run, model: object) -> tuple[lis
     composed = prepared.composed
     tell_composed(composed, run)
     facts = run.model.update_from(run.thread.model)
-    update = merged(composed.update, run.collected, facts, problems_update(run))
+    update = merged(composed.update, run.collected, facts, report_problems(run))
     messages = fit_media(sent(composed.messages), model)
     if not prepared.section:
         return messages, update
@@ -533,7 +533,6 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         check_template(template)
         self._section = Section(
             template,
-            shows_loaded=True,
             budget=self._settings.catalog_budget,
             searchable="search_skills" in self._extra_tools,
             max_loaded=self._settings.budgets.skills,
@@ -624,7 +623,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
             outgoing = run.perform(model_call.outgoing(changed))
             try:
-                with model_call.traced():
+                with model_call.describe():
                     response = handler(outgoing)
             except Exception as error:
                 run.perform(model_call.ended(outgoing, None, error))
@@ -658,7 +657,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             outgoing = await run.aperform(model_call.outgoing(changed))
             try:
-                with model_call.traced():
+                with model_call.describe():
                     response = await handler(outgoing)
             except Exception as error:
                 await run.aperform(model_call.ended(outgoing, None, error))

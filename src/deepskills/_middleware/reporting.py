@@ -20,11 +20,10 @@ from deepskills._io.drivers import await_if_needed
 from deepskills._loading import budget as outcomes
 from deepskills._middleware.config import Settings
 from deepskills._middleware.events import SkillEvent, SkillLoaded, SkillRefused, SkillUnloaded
-from deepskills._middleware.extension import SkillExtension
 from deepskills._middleware.run import Run
 from deepskills._middleware.traces import trace
 from deepskills._prompt.messages import Reply, reply_to
-from deepskills._skillmd.problems import SOURCE_ERRORS
+from deepskills._skillmd.problems import SOURCE_ERRORS, problem
 from deepskills._skillmd.text import counted, one_line
 from deepskills._types import LoadRecord, SkillProblem, Trigger
 
@@ -56,20 +55,20 @@ def origin_of(name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None
     return {"skill": name, "source": source or None, "digest": digest or None, "trigger": trigger}
 
 
-def tell(event: SkillEvent, runtime: Any, extensions: tuple[SkillExtension, ...]) -> None:  # noqa: ANN401
+def emit(event: SkillEvent, run: Run) -> None:
     """Write an event to the stream and to every extension; one that fails is logged."""
-    writer = getattr(runtime, "stream_writer", None)
+    writer = getattr(run.runtime, "stream_writer", None)
     if writer is not None:
         writer(event.as_dict())
-    for extension in extensions:
-        # Whoever listens must not be able to stop a run.
+    for extension in run.settings.extensions:
+        # A listener must not be able to stop a run.
         try:
-            _heard(extension.on_event(event, runtime))
+            _let_hear(extension.on_event(event, run.runtime))
         except Exception:
             logger.exception("%s failed to hear an event", type(extension).__name__)
 
 
-def _heard(value: object) -> None:
+def _let_hear(value: object) -> None:
     """Let an `async def on_event` do its work: beside the run where there is an event loop, else before it goes on."""
     if not inspect.isawaitable(value):
         return
@@ -98,9 +97,8 @@ def report(
     outcome: outcomes.Outcome, trigger: Trigger, run: Run, known: LoadRecord | SkillEntry | None = None
 ) -> Reply:
     """Word an outcome, log it and tell the stream and the extensions; `known` is what the event names."""
-    settings = run.settings
     reply = reply_to(outcome, run.budgets, lingers=run.lets_linger)
-    _log(outcome, settings)
+    _log(outcome, run.settings.budgets)
     match outcome:
         case outcomes.Loaded(ready):
             event: SkillEvent = SkillLoaded(
@@ -119,7 +117,7 @@ def report(
             entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
             name = entry.name if entry is not None else getattr(outcome, "asked", "")
             event = SkillRefused(**origin_of(name, trigger, known or entry), reason=reply.reason or "")
-    tell(event, run.runtime, settings.extensions)
+    emit(event, run)
     return reply
 
 
@@ -127,11 +125,10 @@ def report_unload(name: str, reason: str, run: Run) -> None:
     """Tell that the middleware itself unloaded a skill, and why."""
     record = run.thread.standing.records.get(name)
     run.collect(trace(name, "unloaded", reason, by="system"))
-    tell(SkillUnloaded(**origin_of(name, "system", record), reason=reason), run.runtime, run.settings.extensions)
+    emit(SkillUnloaded(**origin_of(name, "system", record), reason=reason), run)
 
 
-def _log(outcome: outcomes.Outcome, settings: Settings) -> None:
-    budgets = settings.budgets
+def _log(outcome: outcomes.Outcome, budgets: outcomes.Budgets) -> None:
     match outcome:
         case outcomes.Loaded(ready, standing):
             tokens, resources = counted(ready.tokens, "token"), counted(len(ready.inventory.resources), "resource")
@@ -161,6 +158,15 @@ _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambd
 _places: "WeakKeyDictionary[object, str]" = WeakKeyDictionary()
 _places_lock = threading.Lock()
 _numbers = itertools.count()
+
+
+def report_problems(run: Run) -> dict[str, Any]:
+    """Return the update that adds what was found on the way to the thread's problems, and log it."""
+    malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
+    run.problems = [*malformed, *run.problems]
+    fresh = run.new_problems()
+    log_problems(fresh, run.settings)
+    return {"skills_problems": [*run.thread.problems, *fresh]} if fresh else {}
 
 
 def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:

@@ -38,7 +38,7 @@ media of a skill, without those (`ModelCall`). Each call is made twice at most.
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
@@ -58,10 +58,16 @@ from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
-from deepskills._middleware.extension_calls import after_model, change_request, change_text, traced, unusable
+from deepskills._middleware.extension_calls import (
+    call_extensions,
+    change_request,
+    change_text,
+    describe_to_tracers,
+    unusable,
+)
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
 from deepskills._middleware.media import fit_media, leave_out_media, may_refuse_media, media_messages
-from deepskills._middleware.reporting import log_problems, origin_of, tell
+from deepskills._middleware.reporting import emit, origin_of, report_problems
 from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills
 from deepskills._middleware.state import (
     LEFT_OUT,
@@ -85,7 +91,6 @@ from deepskills._middleware.tool_calls import (
     bound,
     name_of,
     needed_names,
-    resolved,
     resolved_tools,
     skills_in_use,
 )
@@ -673,7 +678,7 @@ async def open_call(
     run.workspace = workspace_of(request.tools)
     prepared = await prepare_call(request.messages, run, section)
     names = needed_names(prepared.use, request.tools)
-    resolutions = await resolved(source, names, request.runtime)
+    resolutions = await source.resolve(names, request.runtime)
     return ModelCall(request, run, prepared, resolutions, section)
 
 
@@ -792,14 +797,9 @@ class ModelCall(Generic[ContextT]):
         ]
         return request.override(system_message=SystemMessage(content_blocks=blocks))
 
-    @contextmanager
-    def traced(self) -> Iterator[None]:
+    def describe(self) -> AbstractContextManager[None]:
         """Let tracers see the skills of the call that is made inside, as extensions describe them."""
-        if not self._run.settings.extensions:
-            yield
-            return
-        with traced(self._run):
-            yield
+        return describe_to_tracers(self._run)
 
     async def ended(
         self,
@@ -813,7 +813,7 @@ class ModelCall(Generic[ContextT]):
             inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
             composed = self._composed
             report = ModelCallReport(request, inner, error, frozenset(composed.shown), frozenset(composed.reattached))
-            await after_model(report, self._run)
+            await call_extensions("after_model", self._run, report)
 
     def finish(
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
@@ -827,32 +827,20 @@ class ModelCall(Generic[ContextT]):
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
         facts = self._run.model.update_from(self._run.thread.model)
         media = {"messages": [message for message in self._replaced if message.id]} if self._replaced else {}
-        update = merged(before, self._composed.update, facts, media, self._run.collected, problems_update(self._run))
+        update = merged(before, self._composed.update, facts, media, self._run.collected, report_problems(self._run))
         return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
-
-
-def problems_update(run: Run) -> dict[str, Any]:
-    """Return the update that adds what was found on the way to the thread's problems, and log it."""
-    malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
-    run.problems = [*malformed, *run.problems]
-    fresh = run.new_problems()
-    if not fresh:
-        return {}
-    log_problems(fresh, run.settings)
-    return {"skills_problems": [*run.thread.problems, *fresh]}
 
 
 def tell_composed(composed: Composition, run: Run) -> None:
     """Log and stream which texts were put back, and which could not be recovered."""
-    extensions = run.settings.extensions
     for name, record in composed.reattached.items():
         logger.info("Put the text of skill %r back into the request", name)
-        tell(SkillReattached(**origin_of(name, "system", record), tokens=record["tokens"]), run.runtime, extensions)
+        emit(SkillReattached(**origin_of(name, "system", record), tokens=record["tokens"]), run)
     for name, record in composed.left_out.items():
         logger.warning("Left the text of skill %r out of the request: there is no room for it", name)
-        tell(SkillLeftOut(**origin_of(name, "system", record), tokens=record["tokens"]), run.runtime, extensions)
+        emit(SkillLeftOut(**origin_of(name, "system", record), tokens=record["tokens"]), run)
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
         before = run.thread.standing.records.get(name)
         run.collect(trace(name, "unloaded", "lost", by="system", text=reason))
-        tell(SkillUnloaded(**origin_of(name, "system", before), reason=reason), run.runtime, extensions)
+        emit(SkillUnloaded(**origin_of(name, "system", before), reason=reason), run)

@@ -20,7 +20,7 @@ from deepskills._io.backends import with_virtual_hint
 from deepskills._io.plan import in_worker
 from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
-from deepskills._middleware.extension_calls import at
+from deepskills._middleware.extension_calls import call_extensions
 from deepskills._middleware.loading import Key, LoadRequest, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
@@ -245,7 +245,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     if run.settings.slash_commands:
         update = merged(update, _notice_commands(run))
     # Last, so that extensions see what is in use after discovery and unloads.
-    await at("at_start", run)
+    await call_extensions("at_start", run)
     update = merged(update, run.collected)
     problems = _problems(run, found, gone)
     if problems is not None:

@@ -5,12 +5,11 @@
 3. The guard for skills that were served from elsewhere (`ServedSkills`).
 """
 
-import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from langchain.agents.middleware.types import ToolCallRequest
@@ -18,14 +17,13 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableBinding
 from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import get_runtime
 from langgraph.types import Command, interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._files.paths import path_of_call
 from deepskills._io.backends import is_backend, serves_skills
-from deepskills._io.plan import Ask, CallFailed
+from deepskills._io.plan import Ask, Attempt, Failed, together
 from deepskills._loading.budget import Unloaded, decide_unload
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import (
@@ -39,8 +37,7 @@ from deepskills._middleware.extension import (
 from deepskills._middleware.extension_calls import (
     SkillRun,
     after_tool,
-    before_load,
-    before_tool,
+    decide_by_extensions,
     with_changes,
 )
 from deepskills._middleware.run import Run, brought_update, find_disclosed_skills
@@ -92,72 +89,29 @@ class ToolSource:
     """Resolves tool names by the user's list or function; a function that fails costs its tools, not the run."""
 
     def __init__(self, tools: Sequence[BaseTool | Callable[..., Any]] | Callable[..., Any] | None) -> None:
-        self._resolver: Callable[..., Any] | None = None
-        self._by_name: dict[str, BaseTool] = {}
-        if tools is None or isinstance(tools, Sequence):
-            for entry in tools or ():
-                made = entry if isinstance(entry, BaseTool) else tool(entry)
-                self._by_name[made.name] = made
-        else:
-            self._resolver = tools
+        listed = tools if isinstance(tools, Sequence) else ()
+        self._resolver = None if tools is None or isinstance(tools, Sequence) else tools
+        made = [item if isinstance(item, BaseTool) else tool(item) for item in listed]
+        self._by_name = {item.name: item for item in made}
 
     @property
     def known_names(self) -> frozenset[str] | None:
         """The names that it resolves; `None` where only the user's function knows them."""
         return frozenset(self._by_name) if self._resolver is None else None
 
-    def resolve(self, name: str, runtime: object) -> Resolution:
-        """Resolve a name on a sync call."""
-        if self._resolver is None:
-            return self._listed(name)
-        try:
-            found = self._resolver(name, runtime)
-        # Interrupts are LangGraph's.
-        except GraphBubbleUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
-            return _fail(name, f"{type(error).__name__}: {error}")
-        if inspect.isawaitable(found):
-            # Closed, or Python warns that it was never awaited.
-            if inspect.iscoroutine(found):
-                found.close()
-            return _fail(name, "it is async; run the agent with ainvoke or astream")
-        return _check(name, found)
-
-    async def aresolve(self, name: str, runtime: object) -> Resolution:
-        """Resolve a name on an async call."""
-        if self._resolver is None:
-            return self._listed(name)
-        try:
-            found = self._resolver(name, runtime)
-            if inspect.isawaitable(found):
-                found = await found
-        except GraphBubbleUp:
-            raise
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything; it becomes a failure
-            return _fail(name, f"{type(error).__name__}: {error}")
-        return _check(name, found)
-
-    def _listed(self, name: str) -> Resolution:
-        return Resolution([self._by_name[name]] if name in self._by_name else [])
-
-
-async def resolved(source: ToolSource, names: Sequence[str], runtime: Any) -> dict[str, Resolution]:  # noqa: ANN401
-    """Return what names stand for, resolved sync or async as the run is."""
-    if not names:
-        return {}
-
-    async def aresolve() -> list[Resolution]:
-        return await asyncio.gather(*(source.aresolve(name, runtime) for name in names))
-
-    try:
-        found = await Ask(lambda: [source.resolve(name, runtime) for name in names], aresolve)
-    except CallFailed as failure:
-        return dict.fromkeys(names, Resolution(failure=failure.reason))
-    return dict(zip(names, found, strict=True))
+    async def resolve(self, names: Sequence[str], runtime: object) -> dict[str, Resolution]:
+        """Return what names stand for."""
+        resolver = self._resolver
+        if resolver is None:
+            return {name: Resolution([self._by_name[name]] if name in self._by_name else []) for name in names}
+        calls = [Attempt(Ask(partial(resolver, name, runtime))) for name in names]
+        found = await together(*calls) if calls else ()
+        return {name: _check(name, value) for name, value in zip(names, found, strict=True)}
 
 
 def _check(name: str, found: object) -> Resolution:
+    if isinstance(found, Failed):
+        return _fail(name, found.reason)
     is_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
     if not is_list or not all(isinstance(item, BaseTool) for item in found):  # type: ignore[attr-defined]
         return _fail(name, f"it returned {type(found).__name__}, not a list of tools")
@@ -388,8 +342,8 @@ class ToolCall:
             return result
         self.run.collect(brought_update(self.run.brought, self.run))
         seen = await after_tool(self.request, result, self.run)
-        if isinstance(seen, Refuse):
-            return _refusal(self.request, seen, self.run)
+        if isinstance(seen, Failed):
+            return _refuse(self.request, seen.reason, self.run)
         return _with_update(seen, merged(self.run.collected, self.run.problems_update()))
 
 
@@ -406,16 +360,20 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
         included = {name for entry in run.use.granting for name in include_names(entry)}
         run.tool_origins = disclosed(run.state)
         run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
-        decision = await before_tool(request, run)
+        decision = await decide_by_extensions("before_tool", run, request)
         if isinstance(decision, Refuse):
-            return _refusal(request, decision, run)
+            return _refuse(request, decision.reason, run)
     # After the judgement: a refused read discloses nothing.
     read = await _disclosing(request, run)
-    name = await refuse_hidden_tool(request, run)
-    if name is None:
-        return ToolCall(request, run, is_judged, read)
-    found = (await resolved(source, [name], get_runtime()))[name]
-    return fail_call(request, found) or ToolCall(with_tool(request, found), run, is_judged, read)
+    name = await _find_hidden_name(request, run)
+    if name is not None:
+        found, called = (await source.resolve([name], get_runtime()))[name], request.tool_call["name"]
+        if found.failure is not None:
+            return _error(request, skill_tool_failed(called, found.failure))
+        meant = next((item for item in found.tools if item.name == called), None)
+        # Without it the call fails as one of an unknown tool.
+        request = request.override(tool=meant) if meant is not None else request
+    return ToolCall(request, run, is_judged, read)
 
 
 async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
@@ -434,7 +392,7 @@ async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
         return None
     # Judged as a load would be. A skill that extensions refuse or answer otherwise brings no tools by a read either.
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
-    decision = await before_load(load, run)
+    decision = await decide_by_extensions("before_load", run, load)
     return entry if decision is None else None
 
 
@@ -450,42 +408,22 @@ def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
     return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
 
 
-def _refusal(request: ToolCallRequest, refused: Refuse, run: Run) -> ToolResult:
-    return with_changes(_error(request, call_refused(refused.reason)), run)
+def _refuse(request: ToolCallRequest, reason: str, run: Run) -> ToolResult:
+    return with_changes(_error(request, call_refused(reason)), run)
 
 
-async def refuse_hidden_tool(request: ToolCallRequest, run: Run) -> str | None:
+async def _find_hidden_name(request: ToolCallRequest, run: Run) -> str | None:
     """Return the name that stands for the called tool, if it is a skill's and not the agent's own.
 
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
     """
     # The agent's own tool of that name comes first.
-    if request.tool is not None:
-        return None
-    name = disclosed(run.state).get(request.tool_call["name"])
+    name = disclosed(run.state).get(request.tool_call["name"]) if request.tool is None else None
     if name is None:
         return None
     await find_view(run)
-    return name if name in included_names(run) else None
-
-
-def included_names(run: Run) -> set[str]:
-    """Return the names by which the skills in use, and those that were disclosed by a read, include tools."""
-    return {name for entry in (*run.use.granting, *find_disclosed_skills(run)) for name in include_names(entry)}
-
-
-def with_tool(request: ToolCallRequest, found: Resolution) -> ToolCallRequest:
-    """Return the call with the tool it means; unchanged, it fails as unknown."""
-    name = request.tool_call["name"]
-    tool = next((tool for tool in found.tools if tool.name == name), None)
-    return request.override(tool=tool) if tool is not None else request
-
-
-def fail_call(request: ToolCallRequest, found: Resolution) -> ToolMessage | None:
-    """Return what to answer when the tool could not be resolved."""
-    if found.failure is None:
-        return None
-    return _error(request, skill_tool_failed(request.tool_call["name"], found.failure))
+    included = {name for entry in (*run.use.granting, *find_disclosed_skills(run)) for name in include_names(entry)}
+    return name if name in included else None
 
 
 def _error(request: ToolCallRequest, text: str) -> ToolMessage:

@@ -7,9 +7,11 @@ that crashed has not agreed; but that is not a decision, so nothing is unloaded 
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.errors import GraphBubbleUp
 
@@ -17,8 +19,8 @@ from deepskills._catalog.catalog import STRICTNESS, Catalog, SkillEntry, Visibil
 from deepskills._catalog.discovery import Discovery
 from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
-from deepskills._middleware.extension import SkillExtension, overrides
-from deepskills._middleware.extension_calls import SkillRun, ask
+from deepskills._middleware.extension import overrides
+from deepskills._middleware.extension_calls import SkillRun, ask, fail
 from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of, unread_entry
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
@@ -40,8 +42,8 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.scan.found
     problems = looked.problems if looked is not None else run.thread.problems
-    judged, unjudged, judges = await _judge(run, catalog, _broken_skills(problems, catalog))
-    touched = run.thread.section("touched")
+    judgements = await _judge(run, catalog, _broken_skills(problems, catalog))
+    judged, touched = judgements.hidden, run.thread.section("touched")
     unmatched = {
         entry.name: how
         for entry in catalog.with_paths
@@ -49,25 +51,20 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     }
     if unmatched:
         judged = {**judged, **dict.fromkeys(unmatched, "user-only")}
-    shows_absent = partial(_shows_absent, run.settings)
-    # The usual case, on a path that each request takes: everything is visible.
-    if not judged:
-        run.view = VisibleCatalog(catalog, noted=lambda: problems, shows_absent=shows_absent)
-    else:
-        broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
-        always = frozenset(name for name, how in judged.items() if how == "always")
-        hidden = {name: how for name, how in judged.items() if name not in broken and name not in always}
-        run.view = VisibleCatalog(
-            catalog,
-            hidden,
-            lambda: _find_existing(problems, broken),
-            unjudged,
-            always,
-            broken,
-            shows_absent,
-            judges,
-            unmatched,
-        )
+    broken = {name: how for name, how in judged.items() if name not in catalog.by_name}
+    always = frozenset(name for name, how in judged.items() if how == "always")
+    run.view = VisibleCatalog(
+        catalog,
+        {name: how for name, how in judged.items() if name not in broken and name not in always},
+        lambda: _find_existing(problems, broken),
+        # Where one judge failed and another said "off", the decision stands.
+        frozenset(judgements.failed - judgements.decided),
+        always,
+        broken,
+        partial(_shows_absent, run.settings),
+        judgements.judges,
+        unmatched,
+    )
     # Anything worked out before this look rests on an older one.
     vars(run).pop("use", None)
     return run.view
@@ -107,10 +104,8 @@ def _find_existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibi
     return [found for found in problems if broken.get(directory_name(found)) != "off"]
 
 
-async def _judge(
-    run: Run, catalog: Catalog, broken: Sequence[SkillEntry]
-) -> tuple[Mapping[str, Visibility], frozenset[str], Mapping[str, str]]:
-    """Return every skill that is not simply visible, those that are off because a judgement failed, and who hid which.
+async def _judge(run: Run, catalog: Catalog, broken: Sequence[SkillEntry]) -> "_Judgements":
+    """Return every skill that is not simply visible, and who hid it.
 
     Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
     skill may be seen; that is not a reason to unload it for good.
@@ -118,79 +113,81 @@ async def _judge(
     rule = run.settings.visibility
     rules = run.settings.memory.rules
     # What is fixed is worked out once per catalog, not for every hook of every run.
-    hidden: Mapping[str, Visibility] | None = rules.get(catalog.serial)
+    hidden: dict[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
         hidden = await in_worker(lambda: fixed_rules(catalog.entries, rule), len(catalog.entries))
-        rules.put(catalog.serial, dict(hidden))
+        rules.put(catalog.serial, hidden)
     if not broken and not run.settings.has_judges:
-        return hidden, frozenset(), {}
-    entries = [*catalog.entries, *broken] if broken else catalog.entries
-    if broken:
-        hidden = {**hidden, **fixed_rules(broken, rule)}
-    # Off because somebody said so. Only such a skill may be unloaded for good.
-    decided = {name for name, how in hidden.items() if how == "off"}
-    unjudged: set[str] = set()
-    judges: dict[str, str] = {}
+        return _Judgements(hidden)
+    entries = [*catalog.entries, *broken]
+    judged = _Judgements({**hidden, **fixed_rules(broken, rule)})
+    judged.decided |= {name for name, how in judged.hidden.items() if how == "off"}
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
         # No limit: `backend_timeout` is about backends, and this calls the function once for every skill.
         reply = await Attempt(CallFunction(lambda: _apply_rule(entries, call, run.runtime), seconds=None))
-        ruled, failed, problems = _all_off(entries, reply.reason) if isinstance(reply, Failed) else reply
-        judges |= {name: "" for name, how in ruled.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
-        hidden = _overrule(hidden, ruled)
-        unjudged |= failed
-        decided |= {name for name, how in ruled.items() if how == "off" and name not in failed}
+        if isinstance(reply, Failed):
+            found = problem("visibility", "visibility-failed", name="all skills", reason=reply.reason)
+            reply = _hide_all(entries), [found]
+        given, problems = reply
+        judged.add("", given)
         run.problems += problems
     for extension in run.settings.extensions:
         if overrides(extension, "visibility"):
             # "always" is the operator's word to the core. Extensions know only the four visibilities, and may hide such
             # a skill as well.
-            view = VisibleCatalog(catalog, {name: how for name, how in hidden.items() if how != "always"})
-            given, failed = await _ask(run, extension, view, entries)
-            # By a judgement that failed only where nobody else hides the skill as strictly.
-            own = name_of(extension)
-            judges |= {name: own for name, how in given.items() if STRICTNESS[how] > STRICTNESS[hidden.get(name, "on")]}
-            hidden = strictest(hidden, given)
-            unjudged |= failed
-            decided |= {name for name, how in given.items() if how == "off" and name not in failed}
-    # Where one judge failed and another said "off", the decision stands.
-    return hidden, frozenset(unjudged - decided), judges
+            view = VisibleCatalog(catalog, {name: how for name, how in judged.hidden.items() if how != "always"})
+            judged.add(name_of(extension), await _ask(SkillRun(run, extension, view), entries))
+    return judged
 
 
-async def _ask(
-    run: Run, extension: SkillExtension, view: VisibleCatalog, entries: Sequence[SkillEntry]
-) -> tuple[dict[str, Visibility], set[str]]:
-    own = SkillRun(run, extension, view)
-    value = await ask("visibility", own, entries)
-    # Checked here as well as in `ask`: a mapping with other values must not pass for one that hides nothing.
-    if isinstance(value, Mapping) and all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
-        return {name: given for name, given in value.items() if given != "on"}, set()
-    if not isinstance(value, Failed):
-        reason = "it must return a mapping of names to visibilities"
-        failed = problem("extensions", "extension-failed", name=own.name, method="visibility", reason=reason)
-        run.problems.append(failed)
-    return {entry.name: "off" for entry in entries}, {entry.name for entry in entries}
+class _Judgement(NamedTuple):
+    """What one judge says of skills."""
+
+    given: Mapping[str, Visibility]
+    failed: AbstractSet[str] = frozenset()
+    """Skills that are off only because the judge failed."""
 
 
-def _all_off(entries: Sequence[SkillEntry], reason: str) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
-    found = problem("visibility", "visibility-failed", name="all skills", reason=reason)
+def _hide_all(entries: Sequence[SkillEntry]) -> _Judgement:
+    """Return what counts when a judge has failed."""
     names = {entry.name for entry in entries}
-    return dict.fromkeys(names, "off"), names, [found]
+    return _Judgement(dict.fromkeys(names, "off"), names)
 
 
-def strictest(first: Mapping[str, Visibility], second: Mapping[str, Visibility]) -> dict[str, Visibility]:
-    """Return for each skill the stricter of two visibilities."""
-    result = dict(first)
-    for name, visibility in second.items():
-        if STRICTNESS[visibility] > STRICTNESS[result.get(name, "on")]:
-            result[name] = visibility
-    return result
+@dataclass
+class _Judgements:
+    """What all judges so far say together."""
+
+    hidden: dict[str, Visibility]
+    judges: dict[str, str] = field(default_factory=dict)
+    """Who hid a skill most strictly."""
+
+    failed: set[str] = field(default_factory=set)
+    decided: set[str] = field(default_factory=set)
+    """Skills that are off because a judge said so. Only these may be unloaded for good."""
+
+    def add(self, judge: str, said: _Judgement) -> None:
+        """Add what a judge says; the operator's function, which has no name, may overrule authors by `"always"`."""
+        for name, how in said.given.items():
+            if STRICTNESS[how] > STRICTNESS[self.hidden.get(name, "on")]:
+                self.hidden[name], self.judges[name] = how, judge
+            elif how == "always" and not judge:
+                self.hidden[name] = how
+            if how == "off" and name not in said.failed:
+                self.decided.add(name)
+        self.failed |= said.failed
 
 
-def _overrule(author: Mapping[str, Visibility], operator: Mapping[str, Visibility]) -> dict[str, Visibility]:
-    """Return what authors and the operator say together: the stricter counts, unless the operator says `"always"`."""
-    always: dict[str, Visibility] = {name: how for name, how in operator.items() if how == "always"}
-    return {**strictest(author, operator), **always}
+async def _ask(own: SkillRun, entries: Sequence[SkillEntry]) -> _Judgement:
+    """Return what an extension says of skills."""
+    value = await ask("visibility", own, entries)
+    if isinstance(value, Mapping):
+        # A mapping with other values must not pass for one that hides nothing.
+        if all(isinstance(given, str) and given in STRICTNESS for given in value.values()):
+            return _Judgement(value)
+        fail(own, "visibility", "it must return a mapping of names to visibilities")
+    return _hide_all(entries)
 
 
 def fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
@@ -199,7 +196,11 @@ def fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibi
     if not isinstance(rule, Mapping):
         return hidden
     by_rule = _lookup(rule)
-    return _overrule(hidden, {entry.name: by_rule(entry.name) for entry in entries})
+    for entry in entries:
+        how = by_rule(entry.name)
+        if how == "always" or STRICTNESS[how] > STRICTNESS[hidden.get(entry.name, "on")]:
+            hidden[entry.name] = how
+    return hidden
 
 
 def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
@@ -226,7 +227,7 @@ def _apply_rule(
     entries: Sequence[SkillEntry],
     rule: Any,  # noqa: ANN401 - a user's function
     runtime: object,
-) -> tuple[dict[str, Visibility], set[str], list[SkillProblem]]:
+) -> tuple[_Judgement, list[SkillProblem]]:
     """Ask a user's function about every skill; one that it cannot judge is off, and named as not judged."""
     hidden: dict[str, Visibility] = {}
     failed: set[str] = set()
@@ -250,4 +251,4 @@ def _apply_rule(
             problems.append(problem(entry.path, "visibility-failed", name=quoted(entry.name), reason=reason))
         if given != "on":
             hidden[entry.name] = given
-    return hidden, failed, problems
+    return _Judgement(hidden, failed), problems

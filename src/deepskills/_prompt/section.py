@@ -11,9 +11,12 @@ length, and names never go. A model that cannot see a name cannot ask for the sk
 
 import html
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from string import Formatter
+from typing import NamedTuple
 
 from deepskills._catalog.catalog import Catalog, SkillEntry, Visibility
 from deepskills._catalog.lookup import MAX_DESCRIPTION, full_description
@@ -212,121 +215,91 @@ class CatalogList:
         self, entries: Sequence[SkillEntry], name_only: Iterable[str] = (), *, shows_paths: bool = False
     ) -> None:
         without = frozenset(name_only)
-        self._entries = entries
-        self._places = {entry.name: place for place, entry in enumerate(entries)}
-        # In parts, so that marking a skill as loaded or cutting descriptions makes new only what changes.
-        self._heads = [_head(entry) for entry in entries]
-        self._descriptions = ["" if entry.name in without else clean_description(entry) for entry in entries]
-        self._tails = ["" if entry.name in without else _notes(entry) for entry in entries]
-        self._hintless = [
-            _line(head, "", text) + tail
-            for head, text, tail in zip(self._heads, self._descriptions, self._tails, strict=True)
+        # Cleaned once, as that is what takes long; a list for other loaded skills or another budget only joins.
+        self._items = [
+            _Item(
+                entry.name,
+                _head(entry),
+                "" if entry.name in without else clean_description(entry),
+                "" if entry.name in without else _notes(entry),
+                load_hint(entry, shows_path=shows_paths),
+            )
+            for entry in entries
         ]
-        hints = [load_hint(entry, shows_path=shows_paths) for entry in entries]
-        self._whole = [f"{line}\n{hint}" for line, hint in zip(self._hintless, hints, strict=True)]
-        self._whole_length = _length(self._whole)
-        self._hintless_length = _length(self._hintless)
-        self._lengths: dict[int, tuple[int, int]] = {}
-        self._capped: tuple[int, list[str]] | None = None
+        # Sorted, with their sums: the room that descriptions take at a cap is known without a look at each.
+        self._lengths = sorted(len(item.description) for item in self._items)
+        self._sums = [0, *accumulate(self._lengths)]
+        self._bare_length = sum(len(item.head) + 1 for item in self._items) + 2 * sum(map(bool, self._lengths))
 
     @property
     def weight(self) -> int:
-        """How many bytes it takes: each line is kept whole, without its hint, and in parts."""
-        return 4 * size_of(self._whole)
+        """How many bytes it takes."""
+        return size_of(self._items) + size_of(self._lengths) + size_of(self._sums)
 
     def render(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> str:
         """Return the list. Over a budget, hints go first, then descriptions shrink to a common cap; never a name."""
-        marked = self._marks(loaded)
-        if budget is None:
-            return _join(self._whole, {place: self._marked(place, line) for place, line in marked.items()})
-        changed = {place: self._marked(place, line) for place, line in marked.items()}
-        if self._whole_length + _growth(self._whole, changed) <= budget:
-            return _join(self._whole, changed)
-        note = self._uncut_note(searchable=searchable)
-        if self._fits_uncut(changed, note, budget):
-            return f"{_join(self._hintless, changed)}\n{note}"
-        return self._shortened(marked, budget, searchable=searchable)
+        text, _cap = self._fit(loaded, budget, searchable=searchable)
+        return text
 
     def cut_names(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> frozenset[str]:
         """Return the skills whose description is not shown in full."""
-        marked = self._marks(loaded)
-        changed = {place: self._marked(place, line) for place, line in marked.items()}
-        if budget is None or self._whole_length + _growth(self._whole, changed) <= budget:
-            return frozenset()
-        if self._fits_uncut(changed, self._uncut_note(searchable=searchable), budget):
-            return frozenset()
-        cap = self._cap(marked, budget, searchable=searchable)
-        room = cap if cap >= MIN_CAP else 0
-        lengths = zip(self._entries, self._descriptions, strict=True)
-        return frozenset(entry.name for entry, text in lengths if len(text) > room)
+        _text, cap = self._fit(loaded, budget, searchable=searchable)
+        return frozenset(item.name for item in self._items if len(item.description) > cap)
 
-    def _marks(self, loaded: Loaded) -> dict[int, str]:
-        return {self._places[name]: _resources_line(files) for name, files in loaded.items() if name in self._places}
-
-    def _uncut_note(self, *, searchable: bool) -> str:
-        return shorten_line(len(self._entries), len(self._entries), searchable=searchable)
-
-    def _fits_uncut(self, changed: Mapping[int, str], note: str, budget: int) -> bool:
+    def _fit(self, loaded: Loaded, budget: int | None, *, searchable: bool) -> tuple[str, int]:
+        """Return the list, and the length at which its descriptions are cut; at 0 names stand alone."""
+        marks = {name: _resources_line(files) for name, files in loaded.items()}
+        total, longest = len(self._items), max(self._lengths, default=0)
+        text = "\n".join(item.show(marks.get(item.name), hint=item.hint) for item in self._items)
+        if budget is None or len(text) <= budget:
+            return text, longest
         # The line about what is left out counts in the budget too.
-        return self._hintless_length + _growth(self._hintless, changed) + len(note) + 1 <= budget
+        note = shorten_line(total, total, searchable=searchable)
+        text = "\n".join([*(item.show(marks.get(item.name)) for item in self._items), note])
+        if len(text) <= budget:
+            return text, longest
+        listed = [marks[item.name] for item in self._items if item.name in marks]
+        marked = sum(len(LOADED_STATUS) + (len(line) + 1 if line else 0) for line in listed)
 
-    def _marked(self, place: int, resources: str) -> str:
-        line = _line(self._heads[place], LOADED_STATUS, self._descriptions[place]) + self._tails[place]
-        return f"{line}\n{resources}" if resources else line
+        def measure(cap: int) -> int:
+            whole = self._count_whole(cap)
+            described = self._sums[whole] + cap * (total - whole)
+            return self._bare_length + described + marked + len(shorten_line(whole, total, searchable=searchable))
 
-    def _shortened(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> str:
-        """Return the list with every description cut at the largest cap that fits; a cap of zero leaves names alone."""
-        low, total = self._cap(marked, budget, searchable=searchable), len(self._entries)
-        _, whole = self._measure(low)
-        lines = self._cap_lines(low)
-        changed = {place: self._mark_capped(place, low, line) for place, line in marked.items()}
-        return f"{_join(lines, changed)}\n{shorten_line(whole, total, searchable=searchable)}"
+        caps = range(MIN_CAP, longest + 1)
+        # The length grows with the cap, so the largest cap that fits is found by bisection.
+        fitting = bisect_right(caps, budget, key=measure)
+        cap = caps[fitting - 1] if fitting else 0
+        note = shorten_line(self._count_whole(cap) if cap else 0, total, searchable=searchable)
+        return "\n".join([*(item.show_cut(marks.get(item.name), cap) for item in self._items), note]), cap
 
-    def _cap(self, marked: Mapping[int, str], budget: int, *, searchable: bool) -> int:
-        """Return the largest common length of descriptions that fits."""
-        # The length grows with the cap, so the largest cap that fits is found by bisection. Measuring is remembered by
-        # cap: many conversations share the catalog and differ only in what is marked.
-        low, high = 0, max(map(len, self._descriptions), default=0)
-        total = len(self._entries)
-        while low < high:
-            cap = (low + high + 1) // 2
-            length, whole = self._measure(cap)
-            length += sum(
-                len(LOADED_STATUS) + (len(line) + 1 if line and cap >= MIN_CAP else 0) for line in marked.values()
-            )
-            if length + 1 + len(shorten_line(whole, total, searchable=searchable)) <= budget:
-                low = cap
-            else:
-                high = cap - 1
-        return low
+    def _count_whole(self, cap: int) -> int:
+        return bisect_right(self._lengths, cap)
 
-    def _measure(self, cap: int) -> tuple[int, int]:
-        """Return how long the capped list is, and how many descriptions are whole in it."""
-        if cap not in self._lengths:
-            names = sum(map(len, self._heads)) + len(self._heads) - 1
-            if cap < MIN_CAP:
-                self._lengths[cap] = (names, 0)
-            else:
-                shown = [len(_cut(text, cap)) for text in self._descriptions]
-                colons = 2 * sum(1 for length in shown if length)
-                whole = sum(1 for text in self._descriptions if len(text) <= cap)
-                self._lengths[cap] = (names + sum(shown) + colons, whole)
-        return self._lengths[cap]
 
-    def _cap_lines(self, cap: int) -> list[str]:
-        if self._capped is None or self._capped[0] != cap:
-            lines = [
-                self._heads[place] if cap < MIN_CAP else _line(self._heads[place], "", _cut(text, cap))
-                for place, text in enumerate(self._descriptions)
-            ]
-            self._capped = (cap, lines)
-        return self._capped[1]
+class _Item(NamedTuple):
+    """One skill of the list, in parts."""
 
-    def _mark_capped(self, place: int, cap: int, resources: str) -> str:
-        if cap < MIN_CAP:
-            return self._heads[place] + LOADED_STATUS
-        line = _line(self._heads[place], LOADED_STATUS, _cut(self._descriptions[place], cap))
-        return f"{line}\n{resources}" if resources else line
+    name: str
+    head: str
+    description: str
+    notes: str
+    hint: str
+
+    def show(self, resources: str | None, *, hint: str = "") -> str:
+        """Return the skill with its whole description; the resources of a loaded one stand in place of a hint."""
+        line = self._line(resources, self.description) + self.notes
+        below = hint if resources is None else resources
+        return f"{line}\n{below}" if below else line
+
+    def show_cut(self, resources: str | None, cap: int) -> str:
+        """Return the skill with its description cut at a length, and at 0 its name alone."""
+        line = self._line(resources, _cut(self.description, cap))
+        return f"{line}\n{resources}" if resources and cap else line
+
+    def _line(self, resources: str | None, description: str) -> str:
+        status = "" if resources is None else LOADED_STATUS
+        return f"{self.head}{status}: {description}" if description else f"{self.head}{status}"
 
 
 def _head(entry: SkillEntry) -> str:
@@ -336,29 +309,10 @@ def _head(entry: SkillEntry) -> str:
     return f"- **{clean_name(entry.name)}**{served}"
 
 
-def _line(head: str, status: str, description: str) -> str:
-    return f"{head}{status}: {description}" if description else f"{head}{status}"
-
-
-def _length(lines: Sequence[str]) -> int:
-    return sum(map(len, lines)) + max(0, len(lines) - 1)
-
-
-def _growth(lines: Sequence[str], changed: Mapping[int, str]) -> int:
-    return sum(len(text) - len(lines[place]) for place, text in changed.items())
-
-
-def _join(lines: Sequence[str], changed: Mapping[int, str]) -> str:
-    if not changed:
-        return "\n".join(lines)
-    mixed = list(lines)
-    for place, text in changed.items():
-        mixed[place] = text
-    return "\n".join(mixed)
-
-
 def _cut(text: str, cap: int) -> str:
     """Return `text` in at most `cap` characters."""
+    if cap == 0:
+        return ""
     return text if len(text) <= cap else text[: cap - len(_ELLIPSIS)].rstrip() + _ELLIPSIS
 
 
@@ -416,7 +370,7 @@ class SectionInput:
     catalog: Catalog
     sources: Sequence[Source]
     errors: Sequence[str] = ()
-    loaded: Mapping[str, Sequence[ResourceMetadata]] = field(default_factory=dict)
+    loaded: Loaded = field(default_factory=dict)
     hidden: Mapping[str, Visibility] = field(default_factory=dict)
     """Skills that are not simply visible."""
 
@@ -473,7 +427,6 @@ class Section:
         self,
         template: str,
         *,
-        shows_loaded: bool,
         budget: int | None = None,
         searchable: bool = False,
         max_loaded: int | None = None,
@@ -484,7 +437,6 @@ class Section:
         self._has_warnings = "skills_load_warnings" in fields
         # deepagents' own prompt tells the model to read the path in the list: a template that does so is given it.
         self._shows_paths = template != SKILLS_SYSTEM_PROMPT and READ_TOOL in template
-        self._shows_loaded = shows_loaded
         self._budget = budget
         self._searchable = searchable
         self._lists: BoundedCache[tuple[object, ...], CatalogList] = BoundedCache(
@@ -496,28 +448,21 @@ class Section:
         """Return the section's text; empty if there are skills and the model may see none of them."""
         # Everything the text depends on is in the key; of the files of a loaded skill only their kinds are shown.
         hidden = tuple(sorted(given.hidden.items()))
-        loaded = given.loaded if self._shows_loaded else {}
-        marked = tuple((name, tuple(r["type"] for r in files)) for name, files in loaded.items())
+        marked = tuple((name, tuple(r["type"] for r in files)) for name, files in given.loaded.items())
         sources = tuple(given.sources)
         agent = (given.tools, given.out_of_reach, given.read_only)
         key = (given.catalog.serial, hidden, marked, sources, tuple(given.errors), given.replaced_list, agent)
-        return self._sections.get_or_make(key, lambda: self._render_list(given, hidden, loaded))
+        return self._sections.get_or_make(key, lambda: self._fill(given, hidden))
 
     def cut_names(self, given: SectionInput) -> frozenset[str]:
         """Return the skills whose description the list does not show in full, for lack of room."""
         shown = visible(given.catalog, given.hidden)
         if given.replaced_list is not None or not shown:
             return frozenset()
-        loaded = given.loaded if self._shows_loaded else {}
         listed = self._list(given, tuple(sorted(given.hidden.items())), shown)
-        return listed.cut_names(loaded, self._budget, searchable=self._searchable)
+        return listed.cut_names(given.loaded, self._budget, searchable=self._searchable)
 
-    def _render_list(
-        self,
-        given: SectionInput,
-        hidden: tuple[tuple[str, Visibility], ...],
-        loaded: Mapping[str, Sequence[ResourceMetadata]],
-    ) -> str:
+    def _fill(self, given: SectionInput, hidden: tuple[tuple[str, Visibility], ...]) -> str:
         shown = visible(given.catalog, given.hidden)
         # Every skill is hidden: a section about skills would only make the model ask for them.
         if given.catalog.entries and not shown:
@@ -527,7 +472,7 @@ class Section:
         elif not shown:
             skills = render_empty(given.writable)
         else:
-            skills = self._list(given, hidden, shown).render(loaded, self._budget, searchable=self._searchable)
+            skills = self._list(given, hidden, shown).render(given.loaded, self._budget, searchable=self._searchable)
         warnings, locations = render_warnings(given.errors), self._locations(given)
         template = self._template_for(given)
         # Where both are empty, they leave no gap in the library's own text.

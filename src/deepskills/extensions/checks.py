@@ -45,7 +45,7 @@ from deepskills import (
     SkillExtension,
     SkillLoad,
     SkillRun,
-    SkillsHost,
+    SkillsMiddleware,
     SkillUnchecked,
 )
 from deepskills._prompt import messages
@@ -207,7 +207,7 @@ class SkillChecks(SkillExtension):
         self._handlers = dict(handlers or {})
         self._retries, self._backend = retries, backend
         self._judge = Judge(self._handlers, backend, timeout)
-        self._hosts: WeakSet[SkillsHost] = WeakSet()
+        self._hosts: WeakSet[SkillsMiddleware[Any, Any]] = WeakSet()
         self._read: dict[tuple[str, str], Checks] = {}
         self._operators = {name: self._read_operators(name, given) for name, given in (checks or {}).items()}
 
@@ -215,7 +215,7 @@ class SkillChecks(SkillExtension):
         """Return the same object: handlers and backends are shared."""
         return self
 
-    def attach(self, host: SkillsHost) -> None:
+    def attach(self, host: SkillsMiddleware[Any, Any]) -> None:
         """Remember the middleware; a copy of it for a sub-agent is another one."""
         self._hosts.add(host)
 

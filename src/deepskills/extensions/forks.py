@@ -30,7 +30,7 @@ from deepskills import (
     SkillForked,
     SkillLoad,
     SkillRun,
-    SkillsHost,
+    SkillsMiddleware,
     SkillsState,
 )
 from deepskills._prompt import messages
@@ -63,7 +63,7 @@ def is_fork(entry: SkillEntry) -> bool:
     return isinstance(context, str) and context.strip().casefold() == "fork"
 
 
-def runs_forks(host: SkillsHost) -> bool:
+def runs_forks(host: SkillsMiddleware[Any, Any]) -> bool:
     """Whether a middleware runs such skills in sub-agents."""
     return host in _hosts
 
@@ -90,7 +90,7 @@ class SkillForks(SkillExtension):
     def __init__(self, agents: Mapping[str, Runnable[Any, Any]] | None = None) -> None:
         self._agents = dict(agents or {})
 
-    def attach(self, host: SkillsHost) -> None:
+    def attach(self, host: SkillsMiddleware[Any, Any]) -> None:
         """Register that this middleware runs forks."""
         _hosts.add(host)
 

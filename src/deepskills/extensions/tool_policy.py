@@ -55,7 +55,7 @@ from deepskills import (
     SkillExtension,
     SkillLoad,
     SkillRun,
-    SkillsHost,
+    SkillsMiddleware,
 )
 from deepskills._files.paths import path_of_call, script_to_relative
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
@@ -374,7 +374,7 @@ class ToolPolicy(SkillExtension):
         self.aliases: Mapping[str, str] = dict(aliases)
         self._always = frozenset(always)
         self._trusted = tidy_sources("trusted_sources", trusted_sources or ())
-        self._hosts: WeakSet[SkillsHost] = WeakSet()
+        self._hosts: WeakSet[SkillsMiddleware[Any, Any]] = WeakSet()
         self._shell = self.aliases.get("Bash", "execute")
         self._reading = {self.aliases.get("Read", "read_file"): "file_path", self.aliases.get("LS", "ls"): "path"}
         """The tools with which the files of skills in use may be read, and their argument for the path."""
@@ -385,7 +385,7 @@ class ToolPolicy(SkillExtension):
             MAX_RULE_BYTES, lambda _: ENTRY_BYTES, lambda texts: 8 * size_of(texts)
         )
 
-    def attach(self, host: SkillsHost) -> None:
+    def attach(self, host: SkillsMiddleware[Any, Any]) -> None:
         """Remember the middleware; a copy of it for a sub-agent is another one."""
         self._hosts.add(host)
 

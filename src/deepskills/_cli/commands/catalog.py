@@ -222,7 +222,7 @@ class LocalCatalog:
 
     def prompt(self) -> str:
         """Return the section about skills that every request of an agent with these sources holds."""
-        section = Section(SKILLS_SYSTEM_PROMPT, shows_loaded=True, max_loaded=DEFAULT_LOADED_SKILLS)
+        section = Section(SKILLS_SYSTEM_PROMPT, max_loaded=DEFAULT_LOADED_SKILLS)
         # No word on tools: as `create_deep_agent` makes an agent, which can read and write files.
         return section.render(SectionInput(self.discovery.catalog, self.sources, self.errors, hidden=self.hidden))
 

@@ -28,7 +28,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 from pydantic import BaseModel, Field, field_validator
 
-from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillScriptRun, SkillsError, SkillsHost
+from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillScriptRun, SkillsError, SkillsMiddleware
 from deepskills._files.paths import script_to_relative
 from deepskills._io.plan import Ask, Attempt, CallFailed, CallFunction, Execute, Failed, Work, unwrap
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON, call_refused
@@ -382,7 +382,7 @@ class SkillScripts(SkillExtension):
         self._runner, self._env = runner, env
         self._timeout, self._max_output = timeout, max_output
 
-    def tools(self, host: SkillsHost) -> Sequence[BaseTool]:
+    def tools(self, host: SkillsMiddleware[Any, Any]) -> Sequence[BaseTool]:
         """Return the tool that runs scripts."""
 
         async def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
