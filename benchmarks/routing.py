@@ -20,7 +20,8 @@ from measure import Row
 from minilm import load_minilm
 
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Document, Library, beginning_of
+from deepskills._catalog.search import Document, SearchIndex, beginning_of
+from deepskills._io.drivers import drive
 
 SIZES = (100, 1_000, 10_000)
 GOALS = {100: (83, 91, 75, 90, 45), 1_000: (70, 83, 80, 85, 26), 10_000: (57, 73, 60, 80, 26)}
@@ -91,15 +92,17 @@ def measured(ranker: Ranker, root: Path, size: int) -> dict[str, Counter[str]]:
     queries = [json.loads(line) for line in (root / "queries_dev.jsonl").read_text(encoding="utf-8").splitlines()]
     counts: dict[str, Counter[str]] = {}
     for skills, asked in libraries(pool, queries, size):
-        library = Library(
-            Document(
-                Named(skill["name"], skill["id"]), skill["description"], skill["tags"], beginning_of(skill["body"])
-            )
-            for skill in skills
+        index = SearchIndex(
+            [
+                Document(
+                    Named(skill["name"], skill["id"]), skill["description"], skill["tags"], beginning_of(skill["body"])
+                )
+                for skill in skills
+            ]
         )
         for query in asked:
-            found = ids_of(ranker.search(library, query["query"], 5).names)
-            fitting = ids_of(ranker.rank(library, query["query"], 5).fitting)
+            found = ids_of(drive(ranker.search(index, query["query"], 5)).names)
+            fitting = ids_of(drive(ranker.rank(index, query["query"], 5)).fitting)
             right = [skill_id in query["relevant"] for skill_id in found]
             groups = [query["kind"], *(["real"] if query["kind"] in REAL else [])]
             if query["kind"] in REAL and query["language"] != "en":

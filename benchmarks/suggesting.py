@@ -17,7 +17,8 @@ from distractors import distractors
 from search import documents
 
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Library
+from deepskills._catalog.search import Document, SearchIndex
+from deepskills._io.drivers import drive
 
 DATA = Path(__file__).parent / "data" / "suggestions"
 HALVES = ("dev", "frozen")
@@ -42,28 +43,34 @@ def requests(half: str) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def libraries(size: int) -> list[Library]:
+def libraries(size: int) -> list[list[Document]]:
     """Return libraries of a size that together hold every labelled skill: ten small ones, or a large one."""
     labelled = documents()
     if size >= len(labelled):
-        return [Library(labelled + distractors(size - len(labelled)))]
+        return [labelled + distractors(size - len(labelled))]
     random.Random(5).shuffle(labelled)  # noqa: S311 - an order, not a secret
     padded = labelled + labelled[: -len(labelled) % size]
-    return [Library(padded[start : start + size]) for start in range(0, len(padded), size)]
+    return [padded[start : start + size] for start in range(0, len(padded), size)]
+
+
+@functools.cache
+def indexes(size: int) -> list[SearchIndex]:
+    """Return the indexes of libraries of a size."""
+    return list(map(SearchIndex, libraries(size)))
 
 
 def quality(half: str, size: int, ranker: Ranker) -> Quality:
     """Return how good the suggestions are."""
-    held = libraries(size)
+    held = indexes(size)
     hits: list[list[str]] = []
     expected: list[str] = []
     notes: list[bool] = []
     for number, case in enumerate(requests(half)):
         if case["expect"] is None:
-            notes.append(bool(ranker.rank(held[number % len(held)], case["request"], K).fitting))
+            notes.append(bool(drive(ranker.rank(held[number % len(held)], case["request"], K)).fitting))
             continue
-        library = next(skills for skills in held if any(skill.name == case["expect"] for skill in skills))
-        hits.append(ranker.rank(library, case["request"], K).fitting)
+        index = next(index for index in held if any(skill.name == case["expect"] for skill in index.documents))
+        hits.append(drive(ranker.rank(index, case["request"], K)).fitting)
         expected.append(case["expect"])
     pairs = list(zip(expected, hits, strict=True))
     return Quality(
@@ -75,8 +82,10 @@ def quality(half: str, size: int, ranker: Ranker) -> Quality:
 
 def misses(half: str, size: int, ranker: Ranker) -> list[tuple[str, str | None, Sequence[str]]]:
     """Return the requests whose right skill is not suggested, and the small talk for which one is."""
-    [library] = libraries(size)
-    found = [(case["request"], case["expect"], ranker.rank(library, case["request"], K)) for case in requests(half)]
+    [index] = indexes(size)
+    found = [
+        (case["request"], case["expect"], drive(ranker.rank(index, case["request"], K))) for case in requests(half)
+    ]
     return [
         (request, expect, ranking.fitting)
         for request, expect, ranking in found

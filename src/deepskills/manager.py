@@ -4,7 +4,6 @@ For applications that show skills to people: a list, a search box, an editor. It
 middleware; each method has an async twin that drives the same plan on the backend's async methods.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,14 +16,12 @@ from typing_extensions import TypedDict
 
 from deepskills._catalog.catalog import Remembered, SkillEntry
 from deepskills._catalog.discovery import discover, read_from
-from deepskills._catalog.lookup import check_known, document_of, find_or_raise
-from deepskills._catalog.ranking import Ranker, Ranking
-from deepskills._catalog.search import MAX_LIBRARY_BYTES, Library
+from deepskills._catalog.lookup import check_known, find_index, find_or_raise
+from deepskills._catalog.ranking import Ranker
 from deepskills._errors import SkillsError
 from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._io.backends import is_backend, with_virtual_hint
-from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import File, Plan, lies_under, read_files
 from deepskills._loading.budget import Budgets
@@ -121,7 +118,6 @@ class SkillsManager:
         )
         self._max_age = max_age
         self._ranker = Ranker(embeddings)
-        self._libraries: BoundedCache[int, Library] = BoundedCache(MAX_LIBRARY_BYTES, lambda library: library.weight)
         self._remembered: Remembered | None = None
         self._trouble: str | None = None
 
@@ -188,14 +184,11 @@ class SkillsManager:
 
     def search_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        remembered = self._run(self._known)
-        return self._results(remembered, self._ranker.search(self._library(remembered), query, n))
+        return self._run(lambda: self._search(query, n))
 
     async def asearch_skills(self, query: str, n: int = 5) -> list[SearchResult]:
         """Return the skills that fit `query`, best first; none if nothing fits."""
-        remembered = await self._arun(self._known)
-        library = await asyncio.to_thread(self._library, remembered)
-        return self._results(remembered, await self._ranker.asearch(library, query, n))
+        return await self._arun(lambda: self._search(query, n))
 
     def list_skill_assets(self, skill_name: str) -> list[str]:
         """Return the files in a skill's `asset_directories`, relative to the skill; the log tells if there are more."""
@@ -269,12 +262,10 @@ class SkillsManager:
             problems.append(SkillProblem(path="", code=EMBEDDINGS_FAILED, severity="warning", message=trouble))
         return problems
 
-    def _library(self, remembered: Remembered) -> Library:
-        """Return the skills as a search takes them; an unchanged catalog has the same number at every look."""
-        catalog = remembered.catalog
-        return self._libraries.get_or_make(catalog.serial, lambda: Library(map(document_of, catalog.entries)))
-
-    def _results(self, remembered: Remembered, ranking: Ranking) -> list[SearchResult]:
+    async def _search(self, query: str, n: int) -> list[SearchResult]:
+        remembered = await self._known()
+        entries = remembered.catalog.entries
+        ranking = await self._ranker.search(lambda: find_index(entries), query, n)
         # Once per trouble, not per search.
         if ranking.trouble is not None and ranking.trouble != self._trouble:
             logger.warning("Search by meaning: %s", ranking.trouble)

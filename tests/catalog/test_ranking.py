@@ -9,20 +9,22 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
-from deepskills import SkillsManager
-from deepskills._catalog import ranking, semantic
-from deepskills._catalog.lookup import MAX_TAGS
-from deepskills._catalog.ranking import Ranker, Ranking, find_index, make_index_cache
-from deepskills._catalog.search import Document, Library
+from deepskills import SkillMetadata
+from deepskills._catalog import lookup, semantic
+from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.lookup import MAX_TAGS, find_index
+from deepskills._catalog.ranking import Ranker, Ranking
+from deepskills._catalog.search import Document, SearchIndex
 from deepskills._catalog.semantic import VectorMemory, check_vectors, model_identity
-from support import Mode, both_modes, scaled, skill_md, write_files
+from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import adrive, drive
+from support import Mode, both_modes, scaled
 
 benchmark: Any = importlib.import_module("suggesting")
 
@@ -72,10 +74,29 @@ UNNAMED = "Customers click around in production while I must rename one column t
 """A request that shares no word with the skill it is for."""
 
 
-def rank(mode: Mode, ranker: Ranker, documents: Sequence[Document], request: str, k: int = 5, **more: Any) -> Ranking:
+Skills = Sequence[Document] | SearchIndex | Callable[[], SearchIndex]
+
+
+def given(skills: Skills) -> SearchIndex | Callable[[], SearchIndex]:
+    """Return skills as a ranker takes them."""
+    return SearchIndex(skills) if isinstance(skills, Sequence) else skills
+
+
+def ranked(ranker: Ranker, skills: Skills, request: str, k: int = 5, **more: Any) -> Ranking:
+    """Return what a ranker suggests, and how it ranks."""
+    return drive(ranker.rank(given(skills), request, k, **more))
+
+
+async def aranked(ranker: Ranker, skills: Skills, request: str) -> Ranking:
+    """Return the same, on an event loop."""
+    return await adrive(ranker.rank(given(skills), request))
+
+
+def rank(mode: Mode, ranker: Ranker, skills: Skills, request: str, k: int = 5, **more: Any) -> Ranking:
+    """Return the same, in a mode."""
     if mode == "sync":
-        return ranker.rank(documents, request, k, **more)
-    return asyncio.run(ranker.arank(documents, request, k, **more))
+        return ranked(ranker, skills, request, k, **more)
+    return asyncio.run(adrive(ranker.rank(given(skills), request, k, **more)))
 
 
 # Quality, on the labelled requests.
@@ -133,7 +154,9 @@ TALK = (
 def test_a_request_that_names_a_skill_fits_it() -> None:
     """A word that only one skill has is enough if it is most of what is said."""
     ranker = Ranker()
-    assert [case for case, text in FITS.items() if ranker.rank(LIBRARY, text).fitting[:1] != ["incident-review"]] == []
+    assert [
+        case for case, text in FITS.items() if ranked(ranker, LIBRARY, text).fitting[:1] != ["incident-review"]
+    ] == []
 
 
 @both_modes
@@ -148,8 +171,8 @@ def test_a_long_paste_is_ranked_by_its_ends() -> None:
     ranker = Ranker()
     noise = "lorem ipsum dolor " * 60_000
     start = time.thread_time()
-    assert ranker.rank(LIBRARY, f"Write the postmortem of this outage:\n{noise}").fitting == ["incident-review"]
-    assert ranker.rank(LIBRARY, f"{noise}\nWrite the postmortem of this outage.").fitting == ["incident-review"]
+    assert ranked(ranker, LIBRARY, f"Write the postmortem of this outage:\n{noise}").fitting == ["incident-review"]
+    assert ranked(ranker, LIBRARY, f"{noise}\nWrite the postmortem of this outage.").fitting == ["incident-review"]
     assert time.thread_time() - start < 2
 
 
@@ -183,7 +206,7 @@ def test_requests_of_all_kinds_find_their_skills() -> None:
     offenders = {
         what: found
         for what, (request, expected) in ASKED.items()
-        if sorted(found := ranker.rank(library, request).fitting) != sorted(expected)
+        if sorted(found := ranked(ranker, library, request).fitting) != sorted(expected)
     }
     assert offenders == {}
 
@@ -197,16 +220,16 @@ def test_a_second_wish_fits_although_less_is_said_about_it() -> None:
         *catalog("filler", 60),
     ]
     request = "Build a quarterly revenue forecast model from our bookings and churn, and book a parking space."
-    assert Ranker().rank(library, request).fitting == ["quarterly-forecast", "parking"]
+    assert ranked(Ranker(), library, request).fitting == ["quarterly-forecast", "parking"]
 
 
 def test_a_lead_is_told() -> None:
     """The first is clearly ahead only if no other shares nearly as much with the request."""
     twins = [Document("a", "Writes a postmortem."), Document("b", "Writes a postmortem.")]
     ranker = Ranker()
-    assert ranker.rank(LIBRARY, "a postmortem").is_clear
-    assert not ranker.rank(twins, "a postmortem").is_clear
-    assert not ranker.rank(LIBRARY, "hello").is_clear
+    assert ranked(ranker, LIBRARY, "a postmortem").is_clear
+    assert not ranked(ranker, twins, "a postmortem").is_clear
+    assert not ranked(ranker, LIBRARY, "hello").is_clear
 
 
 # Indexes.
@@ -216,79 +239,102 @@ def catalog(word: str, count: int = 1) -> list[Document]:
     return [Document(f"{word}-{number}", f"About {word}.") for number in range(count)]
 
 
+def entries(*documents: Document) -> list[SkillEntry]:
+    """Return skills as a catalog has them."""
+    found = []
+    for document in documents:
+        skill = SkillMetadata(
+            path=f"/skills/{document.name}/SKILL.md",
+            name=document.name,
+            description=document.description,
+            license=None,
+            compatibility=None,
+            metadata={"tags": document.tags},
+            allowed_tools=[],
+        )
+        found.append(SkillEntry(skill, "/skills", "", beginning=document.beginning))
+    return found
+
+
+def use_cache(monkeypatch: pytest.MonkeyPatch, max_bytes: int) -> BoundedCache[Any, Any]:
+    """Have this test remember so many bytes of indexes."""
+    cache: BoundedCache[Any, Any] = lookup.make_index_cache(max_bytes)
+    monkeypatch.setattr(lookup, "INDEXES", cache)
+    return cache
+
+
 def test_an_index_is_made_once_and_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred users with small catalogs all keep their index; large ones make room, and the latest always stays."""
-    monkeypatch.setattr(ranking, "INDEXES", make_index_cache(500_000))
-    small = [find_index(Library(catalog(f"w{number}"))) for number in range(90)]
-    assert [find_index(Library(catalog(f"w{number}"))) for number in range(90)] == small
-    large = find_index(Library(catalog("large", 3_000)))
+    use_cache(monkeypatch, 500_000)
+    users = [entries(*catalog(f"w{number}")) for number in range(90)]
+    small = [find_index(skills) for skills in users]
+    assert [find_index([*skills]) for skills in users] == small
+    many = entries(*catalog("large", 3_000))
+    large = find_index(many)
     assert large.weight > 500_000
-    assert find_index(Library(catalog("large", 3_000))) is large
-    assert find_index(Library(catalog("w0"))) is not small[0]
+    assert find_index(many) is large
+    assert find_index(users[0]) is not small[0]
 
 
 def test_users_who_see_different_skills_share_an_index() -> None:
-    """Hidden skills are neither found nor suggested, by words or by meaning, and the library is indexed once."""
-    library = Library([*LIBRARY, *catalog("postmortem", 3)])
-    index = find_index(library)
+    """Hidden skills are neither found nor suggested, by words or by meaning."""
+    library = SearchIndex([*LIBRARY, *catalog("postmortem", 3)])
     hidden = {"incident-review", "postmortem-0"}
     for ranker in (Ranker(), Ranker(Topics())):
         for request in ("a postmortem", "it crashed", "postmortem-0"):
-            for found in (ranker.rank(library, request, hidden=hidden), ranker.search(library, request, hidden=hidden)):
+            searched = drive(ranker.search(library, request, hidden=hidden))
+            for found in (ranked(ranker, library, request, hidden=hidden), searched):
                 assert hidden.isdisjoint([*found.names, *found.fitting]), request
-        assert ranker.rank(library, "a postmortem", hidden=hidden).fitting[0] == "postmortem-1"
-        everything = {document.name for document in library}
-        assert ranker.rank(library, "a postmortem", hidden=everything).names == []
-    assert find_index(library) is index
+        assert ranked(ranker, library, "a postmortem", hidden=hidden).fitting[0] == "postmortem-1"
+        everything = {document.name for document in library.documents}
+        assert ranked(ranker, library, "a postmortem", hidden=everything).names == []
 
 
-class Held:
-    """A skill whose text cannot be read before it is let go."""
-
-    name, tags, beginning = "slow-0", "", b""
+class Held(dict[str, str]):
+    """The further metadata of a skill that cannot be read before it is let go."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started, self.go = threading.Event(), threading.Event()
 
-    @property
-    def description(self) -> str:
+    def get(self, *_: object) -> str:  # type: ignore[override]
         self.started.set()
         assert self.go.wait(60)
-        return "About slow."
+        return "slow"
 
 
 def test_an_index_in_the_making_holds_up_nobody_else() -> None:
     """While one catalog is indexed others are searched, and whoever needs the same one waits for it."""
-    slow = Held()
-    library = Library([cast("Document", slow)])
+    [skill] = entries(Document("slow-0", "About slow."))
+    slow = skill.skill["metadata"] = Held()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(find_index, library)
+        first = pool.submit(find_index, [skill])
         assert slow.started.wait(60)
-        assert find_index(Library(catalog("quick"))).search("quick") == ["quick-0"]
-        second = pool.submit(find_index, library)
+        assert find_index(entries(*catalog("quick"))).search("quick") == ["quick-0"]
+        second = pool.submit(find_index, [skill])
         slow.go.set()
         assert first.result(60) is second.result(60)
 
 
-class Broken:
-    """A skill that cannot be indexed the first time."""
+class Broken(dict[str, str]):
+    """The further metadata of a skill that cannot be indexed the first time."""
 
-    name, tags, beginning, reads = "word-0", "", b"", 0
+    reads = 0
 
-    @property
-    def description(self) -> str:
+    def get(self, *_: object) -> str:  # type: ignore[override]
         self.reads += 1
         if self.reads == 1:
             raise MemoryError("no room")
-        return "About a word."
+        return ""
 
 
 def test_an_index_that_could_not_be_made_is_made_the_next_time() -> None:
     """A failure is not remembered."""
-    library = Library([cast("Document", Broken())])
+    [skill] = entries(Document("word-0", "About a word."))
+    skill.skill["metadata"] = Broken()
     with pytest.raises(MemoryError, match="no room"):
-        find_index(library)
-    assert find_index(library).search("word") == ["word-0"]
+        find_index([skill])
+    assert find_index([skill]).search("word") == ["word-0"]
 
 
 def test_the_event_loop_is_not_held() -> None:
@@ -297,7 +343,9 @@ def test_the_event_loop_is_not_held() -> None:
 
     async def watch() -> float:
         started = time.process_time()
-        ranking = asyncio.create_task(Ranker(Topics()).arank(library, "Plan a trip for me, with hotels and trains"))
+        ranking = asyncio.create_task(
+            aranked(Ranker(Topics()), lambda: SearchIndex(library), "Plan a trip for me, with hotels and trains")
+        )
         longest, before = 0.0, time.thread_time()
         while not ranking.done():
             await asyncio.sleep(0.001)
@@ -334,7 +382,7 @@ class Pairs(Topics):
 @both_modes
 def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
     """What fits by meaning alone is learned from the library: as near as its skills are to each other is not enough."""
-    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40))
+    library = SearchIndex([Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40)])
     ranker = Ranker(Pairs())
     shown = {
         degree: rank(mode, ranker, library, f"Prune the cherry trees {degree}").fitting
@@ -359,7 +407,7 @@ class Lone(Pairs):
 @both_modes
 def test_what_is_near_to_one_skill_only_may_be_less_near(mode: Mode) -> None:
     """A few words are never as near as another description is, but fit if they are near to one skill and no other."""
-    library = Library(Document(f"skill-{number}", "Does what its neighbour does.") for number in range(41))
+    library = SearchIndex([Document(f"skill-{number}", "Does what its neighbour does.") for number in range(41)])
     ranker = Ranker(Lone())
     shown = {
         (skill, degree): rank(mode, ranker, library, f"prune cherries {skill} {degree}").fitting
@@ -422,7 +470,10 @@ def test_a_word_that_is_mostly_talk_does_not_hide_a_skill() -> None:
     for skill in CAREER:
         for size in (0, 3, 10):
             library = [*LIBRARY[:size], skill, *catalog("filler", size - len(LIBRARY))]
-            assert Ranker().rank(library, "make my cv fit this job posting").fitting[:1] == [skill.name], (skill, size)
+            assert ranked(Ranker(), library, "make my cv fit this job posting").fitting[:1] == [skill.name], (
+                skill,
+                size,
+            )
 
 
 def slowly(seconds: float) -> Callable[[Any], Any]:
@@ -599,11 +650,11 @@ def test_a_model_that_changes_is_noticed(mode: Mode) -> None:
     """Vectors of another length than the request's are made again, whatever the model is called."""
     topics = Topics()
     ranker = Ranker(topics)
-    for size, model in ((5, "topics"), (9, "topics"), (9, "other"), (5, "topics")):
+    for size, model, embedded in ((5, "topics", 4), (9, "topics", 4), (9, "other", 4), (5, "topics", 0)):
         topics.size, topics.model = size, model
         topics.embedded.clear()
         found = rank(mode, ranker, LIBRARY, UNNAMED)
-        assert (found.fitting[0], found.trouble, len(topics.embedded)) == ("schema-changes", None, 4)
+        assert (found.fitting[0], found.trouble, len(topics.embedded)) == ("schema-changes", None, embedded)
 
 
 def test_threads_share_the_embedding() -> None:
@@ -613,7 +664,7 @@ def test_threads_share_the_embedding() -> None:
     ranker = Ranker(topics, seconds=60)
     library = [*LIBRARY, *catalog("filler", 300)]
     with ThreadPoolExecutor(30) as pool:
-        found = list(pool.map(lambda _: ranker.rank(library, UNNAMED), range(30)))
+        found = list(pool.map(lambda _: ranked(ranker, library, UNNAMED), range(30)))
     assert {ranking.fitting[0] for ranking in found} == {"schema-changes"}
     assert len(topics.embedded) == 304
 
@@ -634,10 +685,10 @@ def test_tasks_share_the_embedding() -> None:
 
     async def main() -> list[Ranking]:
         ranker = Ranker(Slow(), seconds=60)
-        leaving = asyncio.create_task(ranker.arank(library, UNNAMED))
+        leaving = asyncio.create_task(aranked(ranker, library, UNNAMED))
         await second_batch.wait()
         leaving.cancel()
-        found = await asyncio.gather(*(ranker.arank(library, UNNAMED) for _ in range(10)))
+        found = await asyncio.gather(*(aranked(ranker, library, UNNAMED) for _ in range(10)))
         assert leaving.cancelled()
         return found
 
@@ -714,15 +765,15 @@ def test_a_store_that_fails_costs_no_ranking(mode: Mode) -> None:
 
 
 def test_vectors_are_bounded() -> None:
-    """What was not used for longest leaves, by count and by size."""
-    memory = VectorMemory(most=3, numbers=8)
+    """What was not used for longest leaves, by size."""
+    memory = VectorMemory(3 * 308)
     for key in "abc":
         memory.keep({key: check_vectors([[1.0, 0.0]], 1)[0]})
     memory.find(["a"])
     memory.keep({"d": check_vectors([[1.0, 0.0]], 1)[0]})
     assert set(memory.find("abcd")) == {"a", "c", "d"}
     memory.keep({"e": check_vectors([[1.0] * 6], 1)[0]})
-    assert len(memory) == 2
+    assert set(memory.find("abcde")) == {"d", "e"}
 
 
 def test_models_are_told_apart() -> None:
@@ -741,8 +792,8 @@ def test_copies_remember_nothing() -> None:
     """A copy of a ranker shares the user's embeddings and nothing else."""
     topics = Topics()
     ranker = Ranker(topics)
-    ranker.rank(LIBRARY, UNNAMED)
-    copy.deepcopy(ranker).rank(LIBRARY, UNNAMED)
+    ranked(ranker, LIBRARY, UNNAMED)
+    ranked(copy.deepcopy(ranker), LIBRARY, UNNAMED)
     assert len(topics.embedded) == 8
 
 
@@ -750,26 +801,16 @@ def test_any_text_is_ranked() -> None:
     """Surrogates, NUL and control characters in skills and requests are text like any other."""
     odd = [Document("\ud800", "\x00 \udfff postmortem"), Document("b\x01", "\u202e")]
     for ranker in (Ranker(), Ranker(Topics())):
-        assert ranker.rank(odd, "a postmortem \ud800 \x00").names[0] == "\ud800"
+        assert ranked(ranker, odd, "a postmortem \ud800 \x00").names[0] == "\ud800"
 
 
-def test_what_is_remembered_of_libraries_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edits of a library whose files hold all that they may do not add up, in manager, suggestions or indexes."""
-    big = [Document(f"skill-{number}", "d" * 1_500, "t" * 2_000, b"b" * 4_000) for number in range(40)]
-    library = Library(big)
-    assert library.weight > 40 * 7_500, "a skill counts with all of its texts"
-    index = find_index(library)
-    assert index.weight > library.weight, "an index keeps its library"
-    indexes = make_index_cache(3 * index.weight)
-    monkeypatch.setattr(ranking, "INDEXES", indexes)
+def test_what_is_remembered_of_libraries_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits of a library whose files hold all that they may do not add up."""
+    big = entries(*(Document(f"skill-{number}", "d" * 1_500, "t" * 5_000, b"b" * 4_000) for number in range(40)))
+    index = find_index(big)
+    assert {len(document.tags) for document in index.documents} == {MAX_TAGS}
+    assert index.weight > 40 * 7_500, "a skill counts with all of its texts"
+    indexes = use_cache(monkeypatch, 3 * index.weight)
     for edit in range(20):
-        find_index(Library([*big[:-1], Document("edited", f"Edit {edit}.")]))
+        find_index([*big[:-1], *entries(Document("edited", f"Edit {edit}."))])
     assert len(indexes) <= 3
-    tags = " ".join(f"tag{number}" for number in range(5_000))
-    for number in range(3):
-        write_files(tmp_path / f"s{number}", {"SKILL.md": skill_md(f"s{number}", metadata={"keywords": tags})})
-    manager = SkillsManager.from_directory(tmp_path)
-    assert [found["name"] for found in manager.search_skills("tag1", n=1)] == ["s0"]
-    [(key, (known, weight))] = manager._libraries._kept.items()  # noqa: SLF001 - nothing else tells
-    assert {len(document.tags) for document in known} == {MAX_TAGS}
-    assert (weight, type(key)) == (known.weight, int), "no catalog is kept alive by its key"

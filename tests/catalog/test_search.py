@@ -17,8 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._catalog import search as search_module
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.lookup import SearchCache
-from deepskills._catalog.ranking import find_index
+from deepskills._catalog.lookup import find_index
 from deepskills._catalog.search import Document, SearchIndex, beginning_of
 from deepskills._catalog.words import split_words
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -464,50 +463,41 @@ def catalog(*descriptions: str, beginning: bytes = b"", **frontmatter: str) -> C
     return Catalog(entries)
 
 
-class Searches:
-    """Searches catalogs, and tells which index a catalog has."""
-
-    def __init__(self) -> None:
-        self.cache = SearchCache()
-
-    def names(self, skills: Catalog, query: str, *hidden: str) -> list[str]:
-        return [entry.name for entry in self.cache.search(skills, query, 5, hidden)]
-
-    def index(self, skills: Catalog) -> SearchIndex:
-        return find_index(self.cache.library(skills))
+def found(skills: Catalog, query: str, *hidden: str) -> list[str]:
+    """Return the names of the skills that fit a query."""
+    return find_index(skills.entries).search(query, 5, hidden)
 
 
 def test_an_unchanged_catalog_is_indexed_once() -> None:
     """Queries on the same catalog share one index, and what is hidden from one is not from the next."""
-    fruit, searches = catalog("Sells apples.", "Sells pears."), Searches()
-    assert [searches.names(fruit, query) for query in ("apples", "pears", "apples")] == [["s0"], ["s1"], ["s0"]]
-    index = searches.index(fruit)
-    assert searches.names(fruit, "sells", "s0") == ["s1"]
-    assert searches.names(fruit, "sells") == ["s0", "s1"]
-    assert searches.index(fruit) is index
-    assert Searches().index(catalog("Sells apples.", "Sells pears.")) is index, "one index for all of a process"
+    fruit = catalog("Sells apples.", "Sells pears.")
+    assert [found(fruit, query) for query in ("apples", "pears", "apples")] == [["s0"], ["s1"], ["s0"]]
+    index = find_index(fruit.entries)
+    assert found(fruit, "sells", "s0") == ["s1"]
+    assert found(fruit, "sells") == ["s0", "s1"]
+    assert find_index(fruit.entries) is index
+    assert find_index(Catalog(fruit.entries).entries) is index, "one index for all of a process"
 
 
 def test_a_changed_catalog_is_indexed_again() -> None:
     """A change of a description, of tags, of the instructions or of the skills themselves is searched at once."""
-    searches = Searches()
-    assert searches.names(catalog("Sells apples."), "pears") == []
-    assert searches.names(catalog("Sells pears."), "pears") == ["s0"]
-    assert searches.names(catalog("Sells apples.", tags="pears"), "pears") == ["s0"]
-    assert searches.names(catalog("Sells apples.", tags="plums"), "pears") == []
-    assert searches.names(catalog("Sells apples.", "Sells pears."), "pears") == ["s1"]
-    assert searches.names(catalog("Sells apples.", beginning=b"Also pears."), "pears") == ["s0"]
-    assert searches.names(catalog("Sells apples.", beginning=b"Also plums."), "pears") == []
+    assert found(catalog("Sells apples."), "pears") == []
+    assert found(catalog("Sells pears."), "pears") == ["s0"]
+    assert found(catalog("Sells apples.", tags="pears"), "pears") == ["s0"]
+    assert found(catalog("Sells apples.", tags="plums"), "pears") == []
+    assert found(catalog("Sells apples.", "Sells pears."), "pears") == ["s1"]
+    assert found(catalog("Sells apples.", beginning=b"Also pears."), "pears") == ["s0"]
+    assert found(catalog("Sells apples.", beginning=b"Also plums."), "pears") == []
 
 
 def test_threads_may_search_at_once() -> None:
     """Threads that search one catalog at the same moment each get the right answer."""
     fruit = catalog(*(f"Sells fruit{number}." for number in range(50)))
-    start, searches = threading.Barrier(8), Searches()
+    start = threading.Barrier(8)
 
     def work(number: int) -> list[str]:
         start.wait()
-        return [searches.names(fruit, f"fruit{number + step}")[0] for step in range(10)]
+        return [found(fruit, f"fruit{number + step}")[0] for step in range(10)]
 
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(work, range(8)))

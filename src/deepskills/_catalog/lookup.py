@@ -5,15 +5,14 @@ in a directory of that name, or with the source that could not be read: each cal
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.ranking import find_index
-from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
+from deepskills._catalog.search import Document, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
-from deepskills._io.cache import BoundedCache, size_of
+from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.keys import TAG_KEYS
 from deepskills._skillmd.names import name_key, stored_key
 from deepskills._skillmd.problems import PROBLEMS, SOURCE_ERRORS, listed, problem, quoted
@@ -144,37 +143,33 @@ def _reason(found: SkillProblem) -> str:
     return found["message"].removeprefix(before).removesuffix(after)
 
 
-class SearchCache:
-    """Searches catalogs and remembers them as they are searched; bounded, safe to share by threads."""
+MAX_INDEX_BYTES = 256_000_000
+"""How many bytes all remembered indexes take together; an index takes about 10 KB per skill."""
 
-    def __init__(self) -> None:
-        self._libraries: BoundedCache[tuple[int, frozenset[str]], Library] = BoundedCache(
-            MAX_LIBRARY_BYTES, lambda library: library.weight, size_of
-        )
+_IndexCache: TypeAlias = BoundedCache[tuple[tuple[int, ...], frozenset[str]], tuple[SearchIndex, Sequence[SkillEntry]]]
 
-    def search(
-        self,
-        catalog: Catalog,
-        query: str,
-        n: int,
-        hidden: Collection[str] = (),
-        name_only: frozenset[str] = frozenset(),
-    ) -> list[SkillEntry]:
-        """Return the skills that fit `query` best, best first, without those that are hidden.
 
-        Only the names of those in `name_only` are searched: matches would otherwise reveal their descriptions.
-        """
-        # They are left out of the result and not of the index: one index serves all users.
-        found = find_index(self.library(catalog, name_only)).search(query, n, hidden)
-        return [catalog.by_name[name] for name in found]
+def make_index_cache(max_bytes: int = MAX_INDEX_BYTES) -> _IndexCache:
+    """Return a cache of indexes. The latest is kept however large: to make it for each request would take seconds."""
+    return BoundedCache(max_bytes, lambda kept: min(kept[0].weight, max_bytes))
 
-    def library(self, catalog: Catalog, name_only: frozenset[str] = frozenset()) -> Library:
-        """Return the skills of a catalog as they are ranked."""
 
-        def made() -> Library:
-            return Library(Document(e.name, "") if e.name in name_only else document_of(e) for e in catalog.entries)
+INDEXES = make_index_cache()
+"""The indexes of this process, by the identities of the skills, which it holds so that none is used again."""
 
-        return self._libraries.get_or_make((catalog.serial, name_only), made)
+
+def find_index(entries: Sequence[SkillEntry], name_only: frozenset[str] = frozenset()) -> SearchIndex:
+    """Return the index of skills, made when it is first needed; that takes about 3 s of CPU for 10,000 skills.
+
+    It serves every search for the same skills: what a user may not see is left out of results, not of the index. Only
+    the names of those in `name_only` are searched: matches would otherwise reveal their descriptions.
+    """
+
+    def make() -> tuple[SearchIndex, Sequence[SkillEntry]]:
+        documents = [Document(e.name, "") if e.name in name_only else document_of(e) for e in entries]
+        return SearchIndex(documents), entries
+
+    return INDEXES.get_or_make((tuple(map(id, entries)), name_only), make)[0]
 
 
 def document_of(entry: SkillEntry) -> Document:

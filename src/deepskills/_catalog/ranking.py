@@ -13,14 +13,12 @@ near the best are suggested as well: a skill that is missed costs a task, one to
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from deepskills._catalog.search import Document, Library, Match, Ranked, SearchIndex
+from deepskills._catalog.search import Match, Ranked, SearchIndex
 from deepskills._catalog.semantic import Likenesses, Meaning
-from deepskills._io.cache import BoundedCache
-from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Work, unwrap
 
 CONSIDERED = 50
@@ -28,9 +26,6 @@ CONSIDERED = 50
 
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""
-
-MAX_INDEX_BYTES = 256_000_000
-"""How many bytes all remembered indexes take together; an index takes about 10 KB per skill."""
 
 MEANING = 0.3
 """What the meaning of a skill counts that stands out as far as the best of a library would by chance; the best by
@@ -70,6 +65,10 @@ CLEARLY_AHEAD = 1.4
 """How many times any other skill's score the first one has, to be clearly ahead."""
 
 
+Skills: TypeAlias = SearchIndex | Callable[[], SearchIndex]
+"""Skills to be ranked: their index, or what finds or makes it."""
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The skills for a request."""
@@ -87,22 +86,8 @@ class Ranking:
     """What went wrong with embeddings or their store."""
 
 
-def make_index_cache(max_bytes: int = MAX_INDEX_BYTES) -> BoundedCache[Library, SearchIndex]:
-    """Return a cache of indexes. The latest is kept however large: to make it for each request would take seconds."""
-    return BoundedCache(max_bytes, lambda index: min(index.weight, max_bytes), lambda _: 0)
-
-
-INDEXES = make_index_cache()
-"""The indexes of this process: an agent's search, its suggestions and a manager of the same skills share them."""
-
-
-def find_index(library: Library) -> SearchIndex:
-    """Return the index of a library, made when it is first needed; that takes about 3 s of CPU for 10,000 skills."""
-    return INDEXES.get_or_make(library, lambda: SearchIndex(library))
-
-
 class Ranker:
-    """Ranks catalogs against requests and queries, and remembers vectors; safe to share by threads.
+    """Ranks skills against requests and queries, by plans, and remembers vectors; safe to share by threads.
 
     Args:
         embeddings: Any object with `embed_documents` and `embed_query`, such as LangChain's `Embeddings`.
@@ -129,9 +114,9 @@ class Ranker:
         """Return one that remembers no vectors; embeddings are the user's, and shared."""
         return Ranker(self._embeddings, seconds=self._seconds)
 
-    def rank(
+    async def rank(
         self,
-        documents: Sequence[Document],
+        skills: Skills,
         request: str,
         k: int = 5,
         *,
@@ -141,47 +126,25 @@ class Ranker:
         """Return the best `k` skills for a request, and those worth suggesting.
 
         Args:
-            documents: The skills; pass the same `Library` again, and it is indexed once.
+            skills: The index of the skills, or what gives it.
             request: What is asked for.
             k: How many skills are returned at most.
             store: A LangGraph store, which keeps vectors for other processes.
             hidden: Names of skills that are left out: one index serves users who see different skills.
         """
-        return drive(self._rank(documents, request, k, store, hidden))
-
-    async def arank(
-        self,
-        documents: Sequence[Document],
-        request: str,
-        k: int = 5,
-        *,
-        store: Any = None,  # noqa: ANN401 - known by its methods
-        hidden: Collection[str] = (),
-    ) -> Ranking:
-        """Return the best `k` skills for a request, without blocking; see `rank`."""
-        return await adrive(self._rank(documents, request, k, store, hidden))
-
-    async def _rank(
-        self,
-        documents: Sequence[Document],
-        request: str,
-        k: int,
-        store: Any,  # noqa: ANN401 - known by its methods
-        hidden: Collection[str],
-    ) -> Ranking:
-        if k < 1 or not documents or not request.strip():
+        index = await _find(skills)
+        if k < 1 or not index.documents or not request.strip():
             return Ranking([], [])
-        library = documents if isinstance(documents, Library) else Library(documents)
         judged = 2 * k if self._meaning is None else max(CONSIDERED, k)
-        ranked = await unwrap(Work(lambda: find_index(library).rank(request, judged, hidden)))
+        ranked = await unwrap(Work(lambda: index.rank(request, judged, hidden)))
         meaning = Likenesses(None)
         if self._meaning is not None and ranked.says_something:
-            meaning = await self._meaning.compare(library, request, store, hidden)
-        return _join(library, ranked, meaning, k)
+            meaning = await self._meaning.compare(index, request, store, hidden)
+        return _join(index, ranked, meaning, k)
 
-    def search(
+    async def search(
         self,
-        documents: Sequence[Document],
+        skills: Skills,
         query: str,
         n: int = 5,
         *,
@@ -189,43 +152,26 @@ class Ranker:
         hidden: Collection[str] = (),
     ) -> Ranking:
         """Return the best `n` skills for a query, whether or not they fit; see `rank`."""
-        return drive(self._search(documents, query, n, store, hidden))
-
-    async def asearch(
-        self,
-        documents: Sequence[Document],
-        query: str,
-        n: int = 5,
-        *,
-        store: Any = None,  # noqa: ANN401 - known by its methods
-        hidden: Collection[str] = (),
-    ) -> Ranking:
-        """Return the best `n` skills for a query, without blocking; see `rank`."""
-        return await adrive(self._search(documents, query, n, store, hidden))
-
-    async def _search(
-        self,
-        documents: Sequence[Document],
-        query: str,
-        n: int,
-        store: Any,  # noqa: ANN401 - known by its methods
-        hidden: Collection[str],
-    ) -> Ranking:
-        if n < 1 or not documents or not query.strip():
+        index = await _find(skills)
+        if n < 1 or not index.documents or not query.strip():
             return Ranking([], [])
-        library = documents if isinstance(documents, Library) else Library(documents)
         many = n if self._meaning is None else max(n, CONSIDERED)
-        found = await unwrap(Work(lambda: find_index(library).scored(query, many, hidden)))
+        found = await unwrap(Work(lambda: index.scored(query, many, hidden)))
         trouble = None
         if self._meaning is not None:
-            meaning = await self._meaning.compare(library, query, store, hidden)
+            meaning = await self._meaning.compare(index, query, store, hidden)
             trouble = meaning.trouble
             if meaning.leads is not None:
                 found = _join_scores(found, meaning.leads)
-        return Ranking([library[place].name for place, _score in found[:n]], [], trouble=trouble)
+        return Ranking([index.documents[place].name for place, _score in found[:n]], [], trouble=trouble)
 
 
-def _join(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
+async def _find(skills: Skills) -> SearchIndex:
+    # To make an index takes long, so not on the event loop.
+    return skills if isinstance(skills, SearchIndex) else await unwrap(Work(skills))
+
+
+def _join(index: SearchIndex, ranked: Ranked, meaning: Likenesses, k: int) -> Ranking:
     """Join the ranking by words and the ranking by meaning, if there is one."""
     fits = {match.place for match in _choose_suggestions(ranked.matches)}
     is_clear = _is_clear(ranked.matches)
@@ -238,9 +184,11 @@ def _join(library: Library, ranked: Ranked, meaning: Likenesses, k: int) -> Rank
     if _is_near(meaning, meaning.leads):
         least = _find_least_lead(meaning.leads)
         fits |= {place for place in joined if meaning.leads[place] >= least}
-    fitting = [library[place].name for place in joined if place in fits]
+    fitting = [index.documents[place].name for place in joined if place in fits]
     is_first = bool(fitting) and bool(ranked.matches) and fitting[0] == ranked.matches[0].name
-    return Ranking([library[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble)
+    return Ranking(
+        [index.documents[place].name for place in joined[:k]], fitting[:k], is_clear and is_first, meaning.trouble
+    )
 
 
 def _find_least_lead(leads: Sequence[float]) -> float:

@@ -136,6 +136,7 @@ FEWEST_SKILLS = 100
 """How large a library is at least taken to be when it is judged how rare a word is."""
 
 _WORD_BYTES = 250
+_DOCUMENT_BYTES = 400
 _WEIGHT_BITS = 16
 _MOST_WEIGHT = (1 << _WEIGHT_BITS) - 1
 _PARTS = 512
@@ -160,45 +161,6 @@ class Document:
     tags: str = ""
     beginning: bytes = b""
     """Headings and the beginning of the instructions, as `beginning_of` gives them."""
-
-
-MAX_LIBRARY_BYTES = 64_000_000
-"""How much memory the libraries take that a cache remembers, over all catalogs: some 20,000 usual skills."""
-
-_DOCUMENT_BYTES = 400
-"""What a skill takes in a library beside its texts."""
-
-
-class Library(tuple[Document, ...]):  # noqa: SLOT001 - it remembers
-    """A catalog to rank, which remembers what it is known by; for callers that rank the same one again."""
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        return super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or super().__eq__(other)
-
-    @property
-    def weight(self) -> int:
-        """How many bytes it takes, for caches, which are bounded in bytes."""
-        # Not a cached property: on Python 3.11 one that is slow to compute holds up all others of the class.
-        known: int | None = self.__dict__.get("_weight")
-        if known is None:
-            known = self.__dict__["_weight"] = self._weigh()
-        return known
-
-    def _weigh(self) -> int:
-        texts = (sum(map(getsizeof, (d.name, d.description, d.tags, d.beginning))) for d in self)
-        return _DOCUMENT_BYTES * (1 + len(self)) + sum(texts)
-
-    @functools.cached_property
-    def vectors(self) -> dict[tuple[str, int], Any]:
-        """The skills' vectors, by model and length, once there are all of them."""
-        return {}
 
 
 class Evidence(NamedTuple):
@@ -329,8 +291,11 @@ class SearchIndex:
         self._postings: dict[str, list[array[int]]] = {}
         for word, postings in by_word.items():
             self._postings.setdefault(new_stem(word), []).append(postings)
-        size = sum(map(getsizeof, by_word.values())) + len(by_word) * _WORD_BYTES
-        self.weight = size + (documents.weight if isinstance(documents, Library) else 0)
+        self.vectors: dict[str, Any] = {}
+        """The vectors of all skills by model, once there are all of them."""
+        texts = (sum(map(getsizeof, (d.name, d.description, d.tags, d.beginning))) for d in documents)
+        words = sum(map(getsizeof, by_word.values())) + len(by_word) * _WORD_BYTES
+        self.weight = words + sum(texts) + len(documents) * _DOCUMENT_BYTES
         """How many bytes it takes, for caches, which are bounded in bytes."""
 
     def __len__(self) -> int:
@@ -403,10 +368,6 @@ class SearchIndex:
                 place = posting >> _WEIGHT_BITS
                 found[place] = found.get(place, 0) + (posting & _MOST_WEIGHT)
         return found
-
-    def rarity_of(self, term: str, have: int) -> float:  # noqa: ARG002 - an index of some of many skills needs it
-        """Return how much a stem says that so many skills have."""
-        return self.rarity(have)
 
     def rarity(self, have: int) -> float:
         """Return how much a word says that so many skills have."""
@@ -501,7 +462,7 @@ class _Query:
             for known, likeness in term.stems:
                 if known not in self.weights:
                     self.weights[known] = index.weights_of(known)
-                    self.rarities[known] = index.rarity_of(known, len(self.weights[known]))
+                    self.rarities[known] = index.rarity(len(self.weights[known]))
                 value = term.weight * likeness * self.rarities[known]
                 for place, weight in self.weights[known].items():
                     self.scores[place] += value * weight / (weight + _HALF_EFFECT)

@@ -13,6 +13,7 @@ What fails is returned as a reason, for the caller has the ranking by words to g
 
 import base64
 import hashlib
+import itertools
 import math
 import operator
 import statistics
@@ -20,12 +21,12 @@ import struct
 import threading
 import time
 from array import array
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from deepskills._catalog.search import Document, Library
+from deepskills._catalog.search import Document, SearchIndex
+from deepskills._io.cache import BoundedCache
 from deepskills._io.plan import Attempt, Failed, Pause, Work, call_method, unwrap
 
 BATCH = 64
@@ -40,17 +41,17 @@ STORE_NAMESPACE = ("deepskills", "vectors")
 STORE_SECONDS = 10.0
 """How long a store may take to answer."""
 
-MAX_VECTORS = 65_536
-"""How many vectors are remembered."""
+MAX_VECTOR_BYTES = 160_000_000
+"""How many bytes all remembered vectors take together: 25,000 of a large model."""
 
-MAX_NUMBERS = 40_000_000
-"""How many numbers all remembered vectors have together."""
+_VECTOR_BYTES = 300
+"""What a vector takes beside its numbers, with its key."""
 
 MAX_DIMENSIONS = 65_536
 """Longest vector that is taken for one."""
 
 MAX_ITEMS = 1_024
-"""How many batches of vectors a store holds for each model: as many vectors as are remembered."""
+"""How many batches of vectors a store holds for each model."""
 
 TRIED_PLACES = 8
 """In how many places a batch looks for a free one."""
@@ -117,50 +118,27 @@ def _normalize(row: list[float]) -> Vector:
 class VectorMemory:
     """Vectors by key, the latest used; bounded, safe to share by threads."""
 
-    def __init__(self, most: int = MAX_VECTORS, numbers: int = MAX_NUMBERS) -> None:
-        self._most = most
-        self._numbers = numbers
-        self._held = 0
+    def __init__(self, max_bytes: int = MAX_VECTOR_BYTES) -> None:
+        self._vectors: BoundedCache[str, Vector] = BoundedCache(
+            max_bytes, lambda vector: _VECTOR_BYTES + 4 * len(vector)
+        )
         self._lock = threading.Lock()
-        self._vectors: OrderedDict[str, Vector] = OrderedDict()
         self._claimed: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._vectors)
 
     def find(self, keys: Iterable[str]) -> dict[str, Vector]:
         """Return the vectors that are remembered."""
-        with self._lock:
-            found = {key: self._vectors[key] for key in keys if key in self._vectors}
-            for key in found:
-                self._vectors.move_to_end(key)
-        return found
+        return {key: vector for key in keys if (vector := self._vectors.get(key)) is not None}
 
     def keep(self, vectors: Mapping[str, Vector]) -> None:
         """Remember vectors; those that were not used for longest make room."""
-        with self._lock:
-            for key, vector in vectors.items():
-                self._drop(key)
-                self._vectors[key] = vector
-                self._held += len(vector)
-            while self._vectors and (len(self._vectors) > self._most or self._held > self._numbers):
-                self._drop(next(iter(self._vectors)))
+        for key, vector in vectors.items():
+            self._vectors.put(key, vector)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Forget vectors, such as those of a model that has changed."""
+    def claim(self, keys: Iterable[str]) -> list[str]:
+        """Return a batch of keys that nobody else is making vectors for, and take them on."""
         with self._lock:
-            for key in keys:
-                self._drop(key)
-
-    def claim(self, keys: Iterable[str], most: int) -> list[str]:
-        """Return up to `most` keys that nobody else is making vectors for, and take them on."""
-        with self._lock:
-            mine: list[str] = []
-            for key in keys:
-                if len(mine) == most:
-                    break
-                if key not in self._claimed and key not in self._vectors:
-                    mine.append(key)
+            free = (key for key in keys if key not in self._claimed and self._vectors.get(key) is None)
+            mine = list(itertools.islice(free, BATCH))
             self._claimed.update(mine)
         return mine
 
@@ -169,11 +147,6 @@ class VectorMemory:
         with self._lock:
             self._claimed.difference_update(keys)
 
-    def _drop(self, key: str) -> None:
-        vector = self._vectors.pop(key, None)
-        if vector is not None:
-            self._held -= len(vector)
-
 
 def pack(vectors: Mapping[str, Vector]) -> dict[str, Any]:
     """Return a batch of vectors as an item of a store, at half precision."""
@@ -181,7 +154,7 @@ def pack(vectors: Mapping[str, Vector]) -> dict[str, Any]:
     return {"vectors": texts}
 
 
-def unpack(value: object, wanted: Collection[str] | None = None) -> dict[str, Vector]:
+def unpack(value: object, length: int, wanted: Collection[str] | None = None) -> dict[str, Vector]:
     """Return the wanted vectors of a store's item, or all.
 
     Whatever is not one is passed over, for others may write to a store.
@@ -189,12 +162,11 @@ def unpack(value: object, wanted: Collection[str] | None = None) -> dict[str, Ve
     held = value.get("vectors") if isinstance(value, Mapping) else None
     found: dict[str, Vector] = {}
     for key, text in held.items() if isinstance(held, Mapping) else ():
-        if (wanted is not None and key not in wanted) or not isinstance(text, str) or len(text) > 3 * MAX_DIMENSIONS:
+        if wanted is not None and key not in wanted:
             continue
         try:
-            raw = base64.b64decode(text, validate=True)
-            [found[key]] = check_vectors([struct.unpack(f"<{len(raw) // 2}e", raw)], 1)
-        except (ValueError, struct.error):
+            [found[key]] = check_vectors([struct.unpack(f"<{length}e", base64.b64decode(text, validate=True))], 1)
+        except (TypeError, ValueError, struct.error):
             continue
     return found
 
@@ -247,7 +219,7 @@ class Meaning:
 
     async def compare(
         self,
-        library: Library,
+        index: SearchIndex,
         request: str,
         store: Any,  # noqa: ANN401 - known by its methods
         hidden: Collection[str] = (),
@@ -266,59 +238,51 @@ class Meaning:
             [target] = check_vectors([asked], 1)
         except VectorError as error:
             return Likenesses(None, f"The embeddings cannot be used: {error}")
-        identity = model_identity(self._embeddings)
-        model = (identity, len(target))
-        embedded: Embedded | None = library.vectors.get(model)
-        kept = _KeptVectors(store, identity)
+        # With the length: a model that was replaced under the same name is another one.
+        model = f"{model_identity(self._embeddings)} {len(target)}"
+        kept = _KeptVectors(store, model, len(target))
+        embedded: Embedded | None = index.vectors.get(model)
         if embedded is None:
-            keys = await unwrap(Work(lambda: [vector_key(identity, _text(document)) for document in library]))
-            found = await self._vectors(dict(zip(keys, library, strict=True)), len(target), kept, deadline)
+            documents = index.documents
+            keys = await unwrap(Work(lambda: [vector_key(model, _text(document)) for document in documents]))
+            found = await self._vectors(dict(zip(keys, documents, strict=True)), len(target), kept, deadline)
             if isinstance(found, Failed):
                 return Likenesses(None, found.reason)
-            made = found
-            embedded = await unwrap(Work(lambda: _describe([made[key] for key in keys])))
+            vectors = [found[key] for key in keys]
+            embedded = Embedded(vectors, await unwrap(Work(lambda: measure_closeness(vectors))))
             # One model at a time: whoever changes it does not go back and forth.
-            library.vectors.clear()
-            library.vectors[model] = embedded
-        known = embedded
-        leads, gain = await unwrap(Work(lambda: _compare_shown(target, library, known.vectors, hidden)))
-        return Likenesses(leads, kept.trouble, gain, known.closeness)
+            index.vectors = {model: embedded}
+        known = embedded.vectors
+        leads, gain = await unwrap(Work(lambda: _compare_shown(target, index, known, hidden)))
+        return Likenesses(leads, kept.trouble, gain, embedded.closeness)
 
     async def _vectors(
         self, wanted: Mapping[str, Document], length: int, kept: "_KeptVectors", deadline: float
     ) -> dict[str, Vector] | Failed:
         """Return all vectors: remembered, from the store, or embedded now."""
-        found: dict[str, Vector] = {}
-
-        def take(given: Mapping[str, Vector]) -> None:
-            found.update((key, vector) for key, vector in given.items() if len(vector) == length)
-
-        known = self._memory.find(wanted)
-        take(known)
-        self._memory.forget(known.keys() - found.keys())  # of a model that was replaced under the same name
+        found = self._memory.find(wanted)
         # Another process may have embedded a library; a few new skills are embedded sooner than all is read again.
         if len(wanted) - len(found) > len(wanted) // 2:
             stored = await kept.fetch(wanted.keys() - found.keys())
-            take(stored)
-            self._memory.keep({key: found[key] for key in stored if key in found})
-        trouble: Failed | None = None
-        while len(found) < len(wanted) and trouble is None:
+            self._memory.keep(stored)
+            found |= stored
+        while len(found) < len(wanted):
             missing = [key for key in wanted if key not in found]
-            claimed = self._memory.claim(missing, BATCH)
+            claimed = self._memory.claim(missing)
             if claimed:
                 made = await self._embed({key: wanted[key] for key in claimed}, length, deadline)
                 if isinstance(made, Failed):
-                    trouble = made
-                else:
-                    take(made)
-                    await kept.put(made)
+                    return made
+                found |= made
+                await kept.put(made)
             else:  # another ranking is embedding them
                 await Pause()
-                take(self._memory.find(missing))
+                found |= self._memory.find(missing)
             if len(found) < len(wanted) and found and time.monotonic() > deadline:
-                reason = f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
-                trouble = Failed(reason)
-        return trouble or found
+                return Failed(
+                    f"{len(found)} of {len(wanted)} skills are embedded so far; further requests embed the others."
+                )
+        return found
 
     async def _embed(
         self, documents: Mapping[str, Document], length: int, deadline: float
@@ -344,9 +308,10 @@ class Meaning:
 class _KeptVectors:
     """The vectors of one model in a store, if there is one; once it has failed it is left alone."""
 
-    def __init__(self, store: Any, identity: str) -> None:  # noqa: ANN401 - known by its methods
+    def __init__(self, store: Any, model: str, length: int) -> None:  # noqa: ANN401 - known by its methods
         self._store = store
-        self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(identity.encode(), digest_size=16).hexdigest())
+        self._length = length
+        self._namespace = (*STORE_NAMESPACE, hashlib.blake2b(model.encode(), digest_size=16).hexdigest())
         self.trouble: str | None = None
 
     async def fetch(self, wanted: Collection[str]) -> dict[str, Vector]:
@@ -354,22 +319,19 @@ class _KeptVectors:
         items = (await self._ask("search", self._namespace, limit=MAX_ITEMS)) or []
 
         def read() -> dict[str, Vector]:
-            found: dict[str, Vector] = {}
-            for item in items:
-                found |= unpack(getattr(item, "value", None), wanted)
-            return found
+            batches = (unpack(getattr(item, "value", None), self._length, wanted) for item in items)
+            return {key: vector for batch in batches for key, vector in batch.items()}
 
         return await unwrap(Work(read))
 
     async def put(self, batch: Mapping[str, Vector]) -> None:
         """Keep a batch, in one of a fixed number of places so that there are never more."""
-        first, length = int(min(batch), 16) % MAX_ITEMS, len(next(iter(batch.values())))
+        first = int(min(batch), 16) % MAX_ITEMS
         places = [f"{(first + step) % MAX_ITEMS:03x}" for step in range(TRIED_PLACES)]
         for place in places:
             item = await self._ask("get", self._namespace, place)
-            held = unpack(getattr(item, "value", None))
-            # Vectors of another length are of a model that was replaced, or somebody else's.
-            if held.keys() & batch.keys() or not any(len(vector) == length for vector in held.values()):
+            held = unpack(getattr(item, "value", None), self._length)
+            if held.keys() & batch.keys() or not held:
                 break
         else:
             # Another batch leaves; its skills are embedded again by the process that needs them next.
@@ -390,17 +352,13 @@ def _text(document: Document) -> str:
     return f"{document.name}: {document.description} {document.tags}".strip()[:MAX_EMBEDDED_LENGTH]
 
 
-def _describe(vectors: list[Vector]) -> Embedded:
-    return Embedded(vectors, measure_closeness(vectors))
-
-
 def _compare_shown(
-    target: Vector, library: Library, vectors: Sequence[Vector], hidden: Collection[str]
+    target: Vector, index: SearchIndex, vectors: Sequence[Vector], hidden: Collection[str]
 ) -> tuple[list[float], float]:
     """Return what `measure_leads` says of the skills that are not hidden, in the places of all."""
-    shown = [place for place, document in enumerate(library) if document.name not in hidden]
+    shown = [place for place, document in enumerate(index.documents) if document.name not in hidden]
     measured, gain = measure_leads(compare_vectors(target, [vectors[place] for place in shown]))
-    leads = [-math.inf] * len(library)
+    leads = [-math.inf] * len(index)
     for place, lead in zip(shown, measured, strict=True):
         leads[place] = lead
     return leads, gain

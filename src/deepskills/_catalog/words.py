@@ -53,33 +53,8 @@ used user uses using want was we what when where which who will with would you y
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """English words that are left out of a query that has others."""
 
-GRAMMAR_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "for",
-        "from",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "that",
-        "the",
-        "this",
-        "to",
-        "with",
-    ]
-)
+_GRAMMAR = "a an and are as at be by for from if in is it its of on or that the this to with"
+GRAMMAR_WORDS = frozenset(_GRAMMAR.split())
 """English words that say nothing even where a query has no others; a skill may be called `make`, and none `the`."""
 
 _TALK = """

@@ -27,7 +27,6 @@ from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
 from deepskills._catalog.discovery import ScanMemory, ScanSettings
-from deepskills._catalog.lookup import SearchCache
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class, serves_skills
@@ -124,7 +123,6 @@ class Memory:
         self._for_search = for_search
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(self.readings, backend)
-        self.search = SearchCache()
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
         """What frontmatter and a fixed rule hide, by the serial of a catalog."""
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, Field
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._catalog.lookup import check_known, not_found_error
+from deepskills._catalog.lookup import check_known, find_index, not_found_error
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._files.assets import MAX_MEDIA_BYTES, kind_of, list_assets, text_of
 from deepskills._io.plan import LARGE, Plan, in_worker
@@ -132,11 +132,11 @@ class ExtraTools:
         limit = max(1, min(n, MAX_RESULTS))
         found = await search_by_extensions(query, limit, run, view)
         if found is None:
-            search, catalog = self._settings.memory.search.search, view.catalog
-            without = dict.fromkeys(hidden)
-            # The index of a small catalog is a database, too: never on the event loop.
+            catalog = view.catalog
             bare = frozenset(name for name, visibility in view.hidden.items() if visibility == "name-only")
-            found = await in_worker(lambda: search(catalog, query, limit, without, bare), LARGE)
+            # To make an index takes long, so never on the event loop.
+            names = await in_worker(lambda: find_index(catalog.entries, bare).search(query, limit, hidden), LARGE)
+            found = [catalog.by_name[name] for name in names]
         if not found:
             # Nothing was found, perhaps because the source that has it is down.
             check_known(found, view.problems, words.TRIED_AGAIN)

@@ -5,19 +5,19 @@ call and break the provider's prompt cache. So it is recorded once, with the lin
 every later request, except for lines of skills that this run's user may not see.
 """
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.embeddings import Embeddings
 from langchain_core.messages import AnyMessage
 
 from deepskills import SkillEntry, SkillExtension, SkillMissed, SkillRun, SkillShadow
-from deepskills._catalog.lookup import document_of
+from deepskills._catalog.lookup import find_index
 from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
-from deepskills._catalog.search import MAX_LIBRARY_BYTES, Document, Library
-from deepskills._io.cache import BoundedCache, size_of
+from deepskills._catalog.search import SearchIndex
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import Plan, in_worker
 from deepskills._prompt.messages import NOTE_HEADING, replaced_list, suggestion_line, suggestion_note
 from deepskills._types import DEFAULT_SUGGESTIONS
 from deepskills.extensions._shared import MaybeAwaitable
@@ -84,9 +84,6 @@ class SkillSuggestions(SkillExtension):
         self._is_shadow = shadow
         self._ranker = Ranker(embeddings, seconds=timeout)
         self._has_meaning = embeddings is not None
-        self._libraries: BoundedCache[tuple[Any, ...], _RankedSkills] = BoundedCache(
-            MAX_LIBRARY_BYTES, lambda ranked: ranked.library.weight, size_of
-        )
         if catalog == "none":
             self.extra_tools = ("search_skills",)
 
@@ -99,19 +96,14 @@ class SkillSuggestions(SkillExtension):
         message = _find_unanswered(run)
         if message is None:
             return None
-        if run.is_async:
-            return self._arank(message, run)
-        library, hidden = self._find_library(run)
-        # Some more than needed, because loaded ones are left out afterwards.
-        count = self._k + len(run.loaded)
-        ranking = self._ranker.rank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
-        self._record_note(message, ranking, run)
-        return None
+        return _perform(self._rank(message, run), run)
 
-    async def _arank(self, message: AnyMessage, run: SkillRun) -> None:
-        library, hidden = await asyncio.to_thread(self._find_library, run)
-        count = self._k + len(run.loaded)
-        ranking = await self._ranker.arank(library, str(message.text), count, store=_get_store(run), hidden=hidden)
+    async def _rank(self, message: AnyMessage, run: SkillRun) -> None:
+        # Some more than needed, because loaded ones are left out afterwards.
+        count, hidden = self._k + len(run.loaded), await _find_hidden(run)
+        ranking = await self._ranker.rank(
+            _index_of(run), str(message.text), count, store=_get_store(run), hidden=hidden
+        )
         self._record_note(message, ranking, run)
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
@@ -136,16 +128,11 @@ class SkillSuggestions(SkillExtension):
         """Return what `search_skills` finds by words and meaning; without embeddings the core searches by words."""
         if not self._has_meaning:
             return None
-        if run.is_async:
-            return self._asearch(query, n, run)
-        library, hidden = self._find_library(run)
-        ranking = self._ranker.search(library, query, n, store=_get_store(run), hidden=hidden)
-        _report(ranking, run)
-        return ranking.names
+        return _perform(self._search(query, n, run), run)
 
-    async def _asearch(self, query: str, n: int, run: SkillRun) -> Sequence[str]:
-        library, hidden = await asyncio.to_thread(self._find_library, run)
-        ranking = await self._ranker.asearch(library, query, n, store=_get_store(run), hidden=hidden)
+    async def _search(self, query: str, n: int, run: SkillRun) -> Sequence[str]:
+        hidden = await _find_hidden(run)
+        ranking = await self._ranker.search(_index_of(run), query, n, store=_get_store(run), hidden=hidden)
         _report(ranking, run)
         return ranking.names
 
@@ -162,14 +149,6 @@ class SkillSuggestions(SkillExtension):
         entry = next((entry for entry in run.visible if entry.name == ahead.get("skill")), None)
         if entry is not None:
             run.emit(SkillMissed(skill=entry.name, source=entry.source, digest=entry.digest))
-
-    def _find_library(self, run: SkillRun) -> tuple[Library, frozenset[str]]:
-        """Return the skills to rank, and the names of those that the model may not see."""
-        entries, bare = tuple(run.skills), run.name_only
-        hidden = frozenset(entry.name for entry in entries) - {entry.name for entry in run.visible}
-        # By identity, which is quick for thousands; what is kept holds the entries, so no id is used again.
-        key = (tuple(map(id, entries)), bare)
-        return self._libraries.get_or_make(key, lambda: _RankedSkills(entries, bare)).library, hidden
 
     def _record_note(self, message: AnyMessage, ranking: Ranking, run: SkillRun) -> None:
         """Record what is suggested for a message."""
@@ -218,14 +197,23 @@ def _report_shadow(run: SkillRun) -> None:
             )
 
 
-class _RankedSkills:
-    """The skills of a catalog as they are ranked; it holds the entries, so that their ids are not reused."""
+ResultT = TypeVar("ResultT")
 
-    def __init__(self, entries: Sequence[SkillEntry], name_only: frozenset[str]) -> None:
-        self.entries = entries
-        self.library = Library(
-            Document(entry.name, "") if entry.name in name_only else document_of(entry) for entry in entries
-        )
+
+def _perform(plan: Plan[ResultT], run: SkillRun) -> MaybeAwaitable[ResultT]:
+    return adrive(plan) if run.is_async else drive(plan)
+
+
+def _index_of(run: SkillRun) -> Callable[[], SearchIndex]:
+    """Return what finds the index of all skills."""
+    entries, bare = tuple(run.skills), run.name_only
+    return lambda: find_index(entries, bare)
+
+
+async def _find_hidden(run: SkillRun) -> frozenset[str]:
+    """Return the names of the skills that the model may not see."""
+    skills, visible = run.skills, run.visible
+    return await in_worker(lambda: frozenset({e.name for e in skills} - {e.name for e in visible}), len(skills))
 
 
 def _find_unanswered(run: SkillRun) -> AnyMessage | None:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, discover, format_source_errors
-from deepskills._catalog.lookup import SearchCache, find_or_raise
+from deepskills._catalog.lookup import find_index, find_or_raise
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
@@ -247,8 +247,9 @@ class LocalCatalog:
 
     def search(self, query: str, limit: int) -> list[Found]:
         """Return the usable skills that fit `query`, best first."""
-        hits = SearchCache().search(self.discovery.catalog, query, limit)
-        return [self._of(entry) for entry in hits]
+        catalog = self.discovery.catalog
+        hits = find_index(catalog.entries).search(query, limit)
+        return [self._of(catalog.by_name[name]) for name in hits]
 
     def _of(self, entry: SkillEntry) -> Found:
         return next(found for found in self.found if found.row["path"] == entry.path)

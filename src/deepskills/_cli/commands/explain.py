@@ -16,9 +16,9 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS
-from deepskills._catalog.lookup import closest_names, document_of
+from deepskills._catalog.lookup import closest_names, find_index
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Library
+from deepskills._catalog.search import SearchIndex
 from deepskills._cli.commands.catalog import Found, LocalCatalog
 from deepskills._cli.commands.doctor import passed_over
 from deepskills._cli.files import perform
@@ -203,14 +203,14 @@ def _missing_tools(skill: Found) -> list[str]:
 def _rank(local: LocalCatalog, skill: Found, request: str) -> RequestReport:
     """Return the place of a skill for a request, who is before it, and by which words."""
     entries = visible(local.discovery.catalog, local.hidden)
-    library = Library(document_of(entry) for entry in entries)
+    index = find_index(entries)
     ranker, name = Ranker(), skill.row["name"]
-    names = ranker.rank(library, request, MAX_RANK).names
-    suggested = ranker.rank(library, request, DEFAULT_SUGGESTIONS).fitting
+    names = perform(ranker.rank(index, request, MAX_RANK)).names
+    suggested = perform(ranker.rank(index, request, DEFAULT_SUGGESTIONS)).fitting
     rank = names.index(name) + 1 if name in names else None
     before = names[: rank - 1] if rank is not None else names
     shown = before[:MAX_BEFORE]
-    hits = _words(ranker, library, request)
+    hits = _words(index, request)
     return RequestReport(
         text=request,
         rank=rank,
@@ -221,12 +221,12 @@ def _rank(local: LocalCatalog, skill: Found, request: str) -> RequestReport:
     )
 
 
-def _words(ranker: Ranker, library: Library, request: str) -> dict[str, frozenset[str]]:
+def _words(index: SearchIndex, request: str) -> dict[str, frozenset[str]]:
     """Return by word of a request the skills that are found by it; words that say nothing are left out."""
     words = list(dict.fromkeys(re.findall(r"\w[\w'-]*", request.lower())))[:MAX_WORDS]
-    found = {word: frozenset(ranker.search(library, word, len(library)).names) for word in words}
+    found = {word: frozenset(index.search(word, len(index))) for word in words}
     # What every skill has tells none of them apart.
-    return {word: names for word, names in found.items() if names and (len(names) < len(library) or len(library) == 1)}
+    return {word: names for word, names in found.items() if names and (len(names) < len(index) or len(index) == 1)}
 
 
 def _not_suggested(asked: RequestReport) -> Any:  # noqa: ANN401 - a part of an explanation

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
-from deepskills._catalog.lookup import document_of
+from deepskills._catalog.lookup import find_index
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Library
 from deepskills._cli.commands.catalog import Found, LocalCatalog
+from deepskills._cli.files import perform
 from deepskills._cli.output import Output, prose
 from deepskills._io.plan import parent
 from deepskills._loading.arguments import argument_names, fill_in
@@ -94,7 +94,7 @@ def block_of(found: Found, arguments: str) -> Shown:
 def note_for(local: LocalCatalog, request: str) -> Shown | None:
     """Return the note that `SkillSuggestions` adds to a request; `None` if no skill fits."""
     entries = visible(local.discovery.catalog, local.hidden)
-    ranking = Ranker().rank(Library(document_of(entry) for entry in entries), request, DEFAULT_SUGGESTIONS)
+    ranking = perform(Ranker().rank(find_index(entries), request, DEFAULT_SUGGESTIONS))
     by_name = {entry.name: entry for entry in entries}
     lines = {name: words.suggestion_line(by_name[name]) for name in ranking.fitting[:DEFAULT_SUGGESTIONS]}
     if not lines:
