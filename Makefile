@@ -9,6 +9,7 @@
 # make test-wheel   the built wheel in an empty environment, also with each extra alone
 # make test-mcp   skills over MCP with both majors of the mcp package, each in a .venv beside that of make test
 # make test-providers   the chat model classes of the providers against strict servers on loopback, likewise
+# make coverage   the share of the code that the tests run; fails below the floor in pyproject.toml
 # make soak   all tests, in their long form where they have one
 # make docs   sets up and builds the documentation site
 # make bench  sets up and measures deepskills beside deepagents
@@ -28,12 +29,13 @@ BROWSER := .venv-browser
 PROVIDERS := .venv-providers
 MCP1 := .venv-mcp1
 MCP2 := .venv-mcp2
+COVERAGE := .venv-coverage
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 # Where this is set, every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo page check test test-part test-oldest test-newest test-server test-browser test-mcp test-providers test-wheel soak bench pictures docs format clean
+.PHONY: demo page check test test-part test-oldest test-newest test-server test-browser test-mcp test-providers test-wheel coverage soak bench pictures docs format clean
 
 # The demo and the examples need no tools of development: a newcomer does not wait for them.
 $(VENV)/.package: pyproject.toml
@@ -59,7 +61,7 @@ $(SERVER)/.installed: pyproject.toml
 	touch $@
 
 # These add a few packages to those of `make test`, which they see by a file of paths: that takes seconds, not minutes.
-$(BROWSER)/.installed $(PROVIDERS)/.installed $(MCP1)/.installed $(MCP2)/.installed: $(VENV)/.installed
+$(BROWSER)/.installed $(PROVIDERS)/.installed $(MCP1)/.installed $(MCP2)/.installed $(COVERAGE)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --without-pip $(@D)
 	$(VENV)/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
@@ -131,6 +133,10 @@ test-providers: $(PROVIDERS)/.installed
 
 test-wheel:
 	$(PYTHON) tests/wheel/try_wheel.py
+
+# Not part of `make test`: being watched makes the tests about half as fast again.
+coverage: $(COVERAGE)/.installed
+	$(COVERAGE)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term $(TESTS)
 
 soak: $(VENV)/.installed
 	DEEPSKILLS_SOAK=1 $(VENV)/bin/pytest -n auto --dist worksteal

@@ -48,19 +48,28 @@ class AgentParts:
 
 @dataclass
 class AgentDiagnosis:
-    """What was found out about an agent."""
+    """What was found out about an agent; the fields are the JSON of `doctor --agent`."""
 
+    agent: str
+    middleware: list[str] = field(default_factory=list)
+    """Where each `SkillsMiddleware` that was looked at was found."""
+
+    order: Sequence[str] = ()
+    """The middleware around a model call, the outermost first, as far as it can be seen."""
+
+    tools: list[str] | None = None
+    """The agent's tools; `None` if they cannot be seen."""
+
+    provider: str = ""
+    window: int | None = None
+    sources: list[str] = field(default_factory=list)
     skills: list[str] = field(default_factory=list)
     """What the model sees."""
 
     user_only: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
     problems: list[SkillProblem] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     """What could not be looked at, and why."""
-
-    provider: str = ""
-    window: int | None = None
 
 
 def take_apart(agent: object) -> AgentParts | None:
@@ -90,12 +99,11 @@ def _offered(tools: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(tools)
 
 
-def diagnose(parts: AgentParts) -> AgentDiagnosis:
-    """Look at an agent's sources and settings, without a model and without a run."""
-    found = AgentDiagnosis()
+def diagnose(parts: AgentParts, found: AgentDiagnosis) -> None:
+    """Look at an agent's sources and settings, without a model and without a run, and add what is found."""
     if not parts.middleware:
         found.problems.append(problem("agent", "agent-without-skills"))
-        return found
+        return
     if parts.tools is None:
         found.unseen.append("The agent's tools, so the tools that skills name were not compared with them.")
     elif "task" in parts.tools:
@@ -110,7 +118,6 @@ def diagnose(parts: AgentParts) -> AgentDiagnosis:
         _look_at(middleware, parts, found)
     distinct = {(each["path"], each["code"], each["message"]): each for each in found.problems}
     found.problems = list(distinct.values())
-    return found
 
 
 def _look_at(middleware: SkillsMiddleware[Any, Any], parts: AgentParts, found: AgentDiagnosis) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from deepskills._cli.app import app
 from support import skill_md, write_files
+from support.command_line import invoke
 
 SKILLS = Path(".agents/skills")
 LOCK = Path("deepskills.lock")
@@ -27,11 +27,6 @@ LIBRARY: Mapping[str, str | bytes] = {
     "README.md": "A library of skills.\n",
 }
 """Two skills at different depths, and a file that belongs to neither."""
-
-
-def invoke(*args: str, **env: str) -> Result:
-    """Run the command in this process, its output in pipes."""
-    return CliRunner(env=env).invoke(app, list(args), prog_name="deepskills")
 
 
 def succeed(*args: str) -> Result:

@@ -16,17 +16,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.cells import cell_len
 from skills_ref import validate as reference_validate
 
 from deepskills import __main__ as entry
 from deepskills import validate_skill
-from deepskills._cli.app import app
-from deepskills._cli.commands.catalog import IN_SHELL
-from deepskills._cli.output import to_json, visible
-from deepskills._skillmd.problems import PROBLEMS
 from support import skill_md, write_files
+from support.command_line import invoke
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
 DETAIL_KEYS = [
@@ -37,11 +34,6 @@ ESCAPE = "\x1b"
 STYLED = re.compile(r"\x1b\[[0-9;]*m")
 BROKEN = "no frontmatter here"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "skills"
-
-
-def invoke(*args: str, **env: str) -> Result:
-    """Run the command in this process, its output in pipes."""
-    return CliRunner(env=env).invoke(app, list(args), prog_name="deepskills")
 
 
 def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -405,9 +397,7 @@ def test_names_stay_whole_and_lines_fit(workplace: Path, columns: int) -> None:
 
 
 def test_a_shell_is_told_what_a_shell_can_do(workplace: Path) -> None:
-    """What is meant for somebody who runs an agent is said in other words; the words that are replaced exist."""
-    messages = [message for _, message in PROBLEMS.values()]
-    assert [words for words in IN_SHELL if not any(words in message for message in messages)] == []
+    """What is meant for somebody who runs an agent is said in other words."""
     (workplace / "there").mkdir()
     for args in (["list", "-s", "there", "-s", "gone"], ["doctor", "-s", "there", "-s", "gone"]):
         shown = " ".join(invoke(*args).output.split())
@@ -509,19 +499,22 @@ def test_names_that_are_no_text_are_served(workplace: Path) -> None:
     assert checked.stdout.startswith(r"s/caf\udce9/SKILL.md: no-frontmatter: ")
 
 
-def test_visible_escapes_only_what_cannot_be_seen() -> None:
-    """Escapes stand for control characters; words and emoji of any script stay whole."""
-    assert visible("a\x1b[0m\tb\u202e\ud800") == r"a\x1b[0m\tb\u202e\ud800"
-    assert visible("周报 👩\u200d🚀 می\u200cخواهم") == "周报 👩\u200d🚀 می\u200cخواهم"
+def test_only_what_cannot_be_seen_is_escaped(workplace: Path) -> None:
+    """Words and emoji of any script stay whole, also where they hold characters without a width."""
+    text = "周报 👩\u200d🚀 می\u200cخواهم"
+    write_files(workplace / "s", {"a/SKILL.md": skill_md("a", text)})
+    assert text in invoke("list", "-s", "s").stdout
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252", "latin-1"])
-def test_json_reads_back_in_every_encoding(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_reads_back_in_every_encoding(workplace: Path, encoding: str) -> None:
     """What is printed is what was meant, and can be printed."""
-    value = {"k": "周报 é 😀 \x1b \x9b \u2028 \ud800 \U000e0041"}
-    text = to_json(value, encoding)
-    assert json.loads(text.encode(encoding).decode(encoding)) == value
-    assert text.replace("\n", "").isprintable()
+    name = "周报 é 😀 \x1b \x9b \u2028 \U000e0041"
+    write_files(workplace / "s", {f"{name}/SKILL.md": skill_md("a")})
+    shown = command("list", "-s", "s", "--json", PYTHONIOENCODING=encoding).stdout
+    [row] = json.loads(shown)
+    assert row["path"] == f"{workplace}/s/{name}/SKILL.md"
+    assert shown.replace("\n", "").isprintable()
 
 
 # --- info ---
@@ -1042,18 +1035,19 @@ def test_an_import_that_fails_for_another_reason_is_not_blamed_on_the_extra() ->
     """A broken installation shows its own error."""
     program = (
         "import sys, deepskills.__main__ as entry; sys.argv = ['deepskills', 'list']; "
-        "sys.modules['deepskills._cli.output'] = None; entry.main()"
+        "sys.modules['yaml'] = None; entry.main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "deepskills[cli]" not in result.stderr
-    assert "_cli" in result.stderr
+    assert "yaml" in result.stderr
 
 
 def test_what_nobody_foresaw_shows_no_traceback() -> None:
     """Even a bug ends in one line and exit code 1."""
     program = (
-        "import sys; from deepskills._cli import app as cli; from deepskills._cli.commands import catalog; "
-        "catalog.read_catalog = lambda sources: 1 / 0; sys.argv = ['deepskills', 'list']; cli.main()"
+        "import json, runpy, sys; json.dumps = lambda *_, **__: 1 / 0; "
+        f"sys.argv = ['deepskills', 'list', '--json', '-s', {str(EXAMPLES)!r}]; "
+        "runpy.run_module('deepskills', run_name='__main__')"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
@@ -1062,11 +1056,8 @@ def test_what_nobody_foresaw_shows_no_traceback() -> None:
 
 
 INTERRUPTED = {
-    "start": "import sys; sys.meta_path.insert(0, Stop()); from deepskills.__main__ import main; main()",
-    "work": (
-        "from deepskills._cli.commands import catalog; catalog.read_catalog = stop; "
-        "from deepskills.__main__ import main; main()"
-    ),
+    "start": "sys.meta_path.insert(0, Stop())",
+    "work": "json.dumps = stop",
 }
 
 
@@ -1074,18 +1065,19 @@ INTERRUPTED = {
 def test_an_interrupt_shows_no_traceback(moment: str) -> None:
     """Ctrl-C ends the command with exit code 130 and nothing else, once the package itself is imported."""
     program = f"""
-import sys
+import json, runpy, sys
 
-def stop(*_):
+def stop(*_, **__):
     raise KeyboardInterrupt
 
 class Stop:
     def find_spec(self, name, *_):
-        if name == "deepskills._cli.app":
+        if name == "click":
             raise KeyboardInterrupt
 
-sys.argv = ["deepskills", "list"]
+sys.argv = ["deepskills", "list", "--json", "-s", {str(EXAMPLES)!r}]
 {moment}
+runpy.run_module("deepskills", run_name="__main__")
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")

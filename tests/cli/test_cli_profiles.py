@@ -3,14 +3,8 @@
 import json
 from pathlib import Path
 
-from click.testing import CliRunner, Result
-
-from deepskills._cli.app import app
 from support import skill_md, write_files
-
-
-def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, list(args), prog_name="deepskills")
+from support.command_line import invoke
 
 
 def codes(*args: str) -> list[tuple[str, str, str]]:

@@ -1,12 +1,13 @@
 """`deepskills doctor`: what an agent would see, what is wrong and what it costs."""
 
+import importlib.metadata
 import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
@@ -14,14 +15,10 @@ from langchain_core.messages import HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from deepskills import SkillsMiddleware
-from deepskills._cli.app import app
-from deepskills._cli.commands import doctor
 from deepskills._cli.commands.show import tool_definitions
 from deepskills._loading.budget import count_text_tokens
-from deepskills._skillmd.problems import PROBLEMS
-from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS
 from deepskills.testing import ScriptedChatModel
-from support import skill_md, write_files
+from support import command_line, skill_md, write_files
 
 KEYS = [
     *("versions", "sources", "skills", "user_only", "unusable", "prompt_tokens", "tool_tokens", "loads", "problems"),
@@ -31,7 +28,7 @@ BROKEN = "no frontmatter here"
 
 
 def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, ["doctor", *args])
+    return command_line.invoke("doctor", *args)
 
 
 def report(*args: str) -> dict[str, Any]:
@@ -83,8 +80,8 @@ def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> N
 def test_the_limits_are_the_middlewares_defaults() -> None:
     """What `doctor` says of default settings is what an agent without settings has, and the documented numbers."""
     defaults = {name: given.default for name, given in inspect.signature(SkillsMiddleware).parameters.items()}
-    assert defaults["max_loaded_skills"] == DEFAULT_LOADED_SKILLS == 10
-    assert defaults["max_loaded_tokens"] == DEFAULT_LOADED_TOKENS == 50_000
+    assert defaults["max_loaded_skills"] == 10
+    assert defaults["max_loaded_tokens"] == 50_000
     assert (defaults["max_depth"], defaults["resource_depth"]) == (1, 1)
 
 
@@ -97,9 +94,8 @@ def test_warnings_alone_are_no_failure(workplace: Path) -> None:
     assert "Set `max_depth=2`" in result.stdout
 
 
-def test_the_advised_depth_does_not_depend_on_words(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`max_depth` is the depth of the deepest skill, however the problem is worded."""
-    monkeypatch.setitem(PROBLEMS, "skill-too-deep", ("warning", "Too far down, near {parent}: {depth} directories."))
+def test_the_advised_depth_is_that_of_the_deepest_skill(workplace: Path) -> None:
+    """However many lie too deep, one number is advised that finds all of them."""
     write_files(workplace, {f"s/{'in/' * depth}x/SKILL.md": skill_md("x") for depth in (1, 3, 2)})
     [advice] = report("-s", "s")["advice"]
     assert advice == "3 skills lie too deep to be found. Set `max_depth=4`, or name sources nearer to them."
@@ -132,7 +128,7 @@ def test_the_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
     found = report("-s", "s")
     sent = count_text_tokens(ours.system) - count_text_tokens(bare.system)
     assert found["prompt_tokens"] == pytest.approx(sent, abs=3)
-    shown = CliRunner().invoke(app, ["show", "-s", "s"]).stdout
+    shown = command_line.invoke("show", "-s", "s").stdout
     assert shown.strip() in ours.system
     schemas = [convert_to_openai_tool(tool) for tool in SkillsMiddleware(backend=backend, sources=["/s"]).tools]
     assert list(tool_definitions()) == [{"function": schema["function"]} for schema in schemas]
@@ -175,7 +171,7 @@ def test_advice_names_the_extension_that_a_key_needs(workplace: Path) -> None:
     model = ScriptedChatModel(replies=["ok"])
     skills = SkillsMiddleware(backend=FilesystemBackend(root_dir=workplace, virtual_mode=True), sources=["/s"])
     create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("hi")]})
-    shown = json.loads(CliRunner().invoke(app, ["show", "-s", "s", "--json"]).stdout)["parts"]
+    shown = json.loads(command_line.invoke("show", "-s", "s", "--json").stdout)["parts"]
     offered = [part["part"].removeprefix("tool ") for part in shown if part["part"].startswith("tool ")]
     assert (offered, model.requests[0].system) == (model.requests[0].tools, "")
 
@@ -202,10 +198,17 @@ def test_nothing_to_examine_says_what_to_do(workplace: Path) -> None:
 
 def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A half-installed environment is named."""
-    monkeypatch.setattr(doctor, "PACKAGES", ("deepskills", "no-such-package"))
+    installed = importlib.metadata.distribution
+
+    def distribution(name: str) -> importlib.metadata.Distribution:
+        if name == "langgraph":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     result = invoke()
     assert result.exit_code == 1
-    assert "no-such-package missing" in result.stdout
+    assert "langgraph missing" in result.stdout
 
 
 def test_hostile_names_reach_no_terminal(workplace: Path) -> None:
@@ -230,11 +233,11 @@ def test_requirements_that_are_not_met(workplace: Path) -> None:
     ]
     assert "`one`, `two`" in found[0][2]
     assert "`nowhere`" in found[1][2]
-    assert "requires-missing" in CliRunner().invoke(app, ["list", "--json"]).stdout
-    whole = CliRunner().invoke(app, ["validate", "skills", "--json"])
+    assert "requires-missing" in command_line.invoke("list", "--json").stdout
+    whole = command_line.invoke("validate", "skills", "--json")
     assert [problem["code"] for problem in json.loads(whole.stdout)] == ["requires-missing", "requires-circle"]
     assert whole.exit_code == 0
     # A skill that is validated by itself finds its neighbours.
-    single = CliRunner().invoke(app, ["validate", "skills/three", "skills/four/SKILL.md", "--json"])
+    single = command_line.invoke("validate", "skills/three", "skills/four/SKILL.md", "--json")
     assert [problem["message"].count("`") for problem in json.loads(single.stdout)] == [4]
-    assert json.loads(CliRunner().invoke(app, ["validate", "skills", "--spec", "--json"]).stdout) == []
+    assert json.loads(command_line.invoke("validate", "skills", "--spec", "--json").stdout) == []

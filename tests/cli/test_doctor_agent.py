@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from deepskills._cli.app import app
-from support import skill_md, write_files
+from support import command_line, skill_md, write_files
 
 HEAD = """
 from deepagents import create_deep_agent
@@ -57,7 +56,7 @@ def module(workplace: Path, code: str, head: str = HEAD) -> str:
 
 
 def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, ["doctor", *args])
+    return command_line.invoke("doctor", *args)
 
 
 def report(workplace: Path, code: str) -> dict[str, Any]:

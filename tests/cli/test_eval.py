@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from evals_support import YES, grader, loader, tea_library, tea_triggers
 from langchain import chat_models
 from langchain_core.messages import AIMessage, BaseMessage
 
-from deepskills._cli.app import app
 from deepskills.testing import ScriptedChatModel
-from support import skill_md, write_files
+from support import command_line, skill_md, write_files
 
 TESTS = Path(__file__).parents[1]
 
 
 def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, ["eval", *args], prog_name="deepskills")
+    return command_line.invoke("eval", *args)
 
 
 @pytest.fixture
@@ -214,7 +213,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from langchain import chat_models
 from evals_support import YES, loader
-from deepskills.__main__ import main
+import runpy
 
 def slowly(query):
     if {pause}:
@@ -223,7 +222,7 @@ def slowly(query):
 
 chat_models.init_chat_model = lambda name: loader(slowly)
 sys.argv = ["deepskills", "eval", "skills/tea", "--model", "test:slow", "--runs", "9"]
-main()
+runpy.run_module("deepskills", run_name="__main__")
 """
 
 

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 
 from deepskills import SkillsMiddleware
-from deepskills._cli.app import app
-from deepskills._cli.commands.explain import AGENT_TOOLS, OTHER_NAMES
 from deepskills.extensions import DEFAULT_ALIASES, JsonLinesRecorder, SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import skill_md, write_files
+from support import command_line, skill_md, write_files
 
 TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.")
 COFFEE = skill_md("coffee", "Makes a cup of coffee from beans. Use it for coffee.")
@@ -22,7 +20,7 @@ FILES = {"skills/tea/SKILL.md": TEA, "skills/coffee/SKILL.md": COFFEE}
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["explain", *arguments])
+    return command_line.invoke("explain", *arguments)
 
 
 def explain(place: Path, *arguments: str, sources: tuple[str, ...] = ("skills",)) -> tuple[int, dict[str, Any]]:
@@ -102,8 +100,9 @@ def test_tools_that_a_deep_agent_lacks(tmp_path: Path) -> None:
     tea = skill_md("tea", allowed_tools="Bash(git:*) Read fetch_url", metadata={"include_tools": "kettle"})
     write_files(tmp_path, {"skills/tea/SKILL.md": tea})
     assert explain(tmp_path, "tea")[1]["missing_tools"] == ["fetch_url", "kettle"]
-    assert DEFAULT_ALIASES.keys() == OTHER_NAMES
-    assert set(DEFAULT_ALIASES.values()) <= AGENT_TOOLS
+    known = skill_md("coffee", allowed_tools=" ".join([*DEFAULT_ALIASES, *DEFAULT_ALIASES.values()]))
+    write_files(tmp_path, {"skills/coffee/SKILL.md": known})
+    assert explain(tmp_path, "coffee")[1]["missing_tools"] == []
 
 
 @pytest.mark.parametrize("name", ["tea", "broken", "nobody"])

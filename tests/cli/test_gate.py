@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from deepskills import SkillsError
-from deepskills._cli.app import app
 from deepskills.fixtures import skills_gate as skills_gate  # noqa: PLC0414 - a fixture is known by its import
 from deepskills.testing import gate_findings
-from support import skill_md, write_files
+from support import command_line, skill_md, write_files
 
 TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.", "# Tea\n")
 COFFEE = skill_md("coffee", "Makes coffee from beans. Use it for coffee.", "# Coffee\n")
@@ -44,7 +43,7 @@ def commit(place: Path) -> None:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["gate", *arguments])
+    return command_line.invoke("gate", *arguments)
 
 
 def gate(place: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

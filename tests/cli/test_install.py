@@ -17,7 +17,6 @@ from install_support import (
     SKILLS,
     commit,
     git,
-    invoke,
     lock_rows,
     make_repository,
     make_tar,
@@ -29,6 +28,7 @@ from install_support import (
 
 from deepskills._install.lock import LockError, parse_lock
 from support import skill_md, write_files
+from support.command_line import invoke
 
 
 def shell_digest(directory: Path) -> str:

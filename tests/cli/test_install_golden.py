@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from install_support import SKILLS, invoke, succeed
+from install_support import SKILLS, succeed
 
 from support import write_files
+from support.command_line import invoke
 
 GOLDEN = Path(__file__).parent / "golden/npx-skills"
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_support import LIBRARY, LOCK, SKILLS, invoke, lock_rows, make_tar, refuse, snapshot, succeed
+from install_support import LIBRARY, LOCK, SKILLS, lock_rows, make_tar, refuse, snapshot, succeed
 
 from deepskills import SkillsManager
 from support import skill_md, write_files
+from support.command_line import invoke
 
 NPX_LOCK = Path("skills-lock.json")
 

@@ -16,11 +16,12 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from install_support import LOCK, SKILLS, invoke, lock_rows, refuse, snapshot, succeed
+from install_support import LOCK, SKILLS, lock_rows, refuse, snapshot, succeed
 from site_support import INDEX, SCHEMA, Site, entry, serve, tunnel
 
 from deepskills.store import create_store_app
 from support import skill_md
+from support.command_line import invoke
 
 
 @pytest.fixture(autouse=True)

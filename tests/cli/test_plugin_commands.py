@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_support import invoke, refuse, succeed
+from install_support import refuse, succeed
 
 from support import skill_md, write_files
+from support.command_line import invoke
 
 PLUGIN = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 MCP = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"

@@ -4,19 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
 from deepagents import create_deep_agent
 from deepagents.backends import FilesystemBackend, LocalShellBackend
 
 from deepskills import SkillsMiddleware
-from deepskills._cli.app import app
 from deepskills.extensions import SkillChecks, SkillScripts, SkillSuggestions
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, skill_md, tool_messages, write_files
-
-
-def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, list(args), prog_name="deepskills")
+from support.command_line import invoke
 
 
 def as_json(*args: str) -> Any:

@@ -9,7 +9,6 @@ from deepagents.backends import FilesystemBackend
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillsMiddleware
-from deepskills._files.paths import path_of_call
 from deepskills.extensions import SkillApproval, SkillLock
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, run, skill_md, tool_messages, write_files
@@ -34,73 +33,11 @@ SPELLINGS = [
 ]
 
 
-class Watched(FilesystemBackend):
-    """A directory that remembers which files were opened."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root_dir=root, virtual_mode=True)
-        self.opened: list[Path] = []
-
-    def _note(self, path: str) -> None:
-        self.opened.append(self._resolve_path(path))
-
-    def ls(self, path: str) -> Any:
-        self._note(path)
-        return super().ls(path)
-
-    def read(self, file_path: str, *args: Any, **options: Any) -> Any:
-        self._note(file_path)
-        return super().read(file_path, *args, **options)
-
-    def write(self, file_path: str, content: str) -> Any:
-        self._note(file_path)
-        return super().write(file_path, content)
-
-    def edit(self, file_path: str, *args: Any, **options: Any) -> Any:
-        self._note(file_path)
-        return super().edit(file_path, *args, **options)
-
-    def glob(self, pattern: str, path: str | None = None) -> Any:
-        self._note(path or "/")
-        return super().glob(pattern, path)
-
-    def grep(self, pattern: str, path: str | None = None, *args: Any, **options: Any) -> Any:
-        self._note(path or "/")
-        return super().grep(pattern, path, *args, **options)
-
-
 def library(root: Path, name: str = "tea") -> None:
     body = f"# {name}\n\n{SECRET}\n"
     write_files(root / "skills", {f"{name}/SKILL.md": skill_md("tea", body=body), f"{name}/notes.md": SECRET})
     (root / "linked").symlink_to(root / "skills")
     (root / "alias").symlink_to(root / "skills" / name)
-
-
-def calls(path: str) -> list[tuple[str, dict[str, Any]]]:
-    return [
-        ("ls", {"path": path}),
-        ("read_file", {"file_path": path}),
-        ("glob", {"pattern": "*", "path": path}),
-        ("grep", {"pattern": "words", "path": path}),
-        ("edit_file", {"file_path": path, "old_string": "no such text", "new_string": "other"}),
-        ("write_file", {"file_path": path, "content": "other"}),
-    ]
-
-
-def test_a_path_means_what_the_file_tools_open(tmp_path: Path) -> None:
-    """Over a table of spellings, for every file tool: the path is the file that the backend opened, links aside."""
-    library(tmp_path)
-    for spelling in SPELLINGS:
-        for call in calls(spelling):
-            backend = Watched(tmp_path)
-            agent = create_deep_agent(ScriptedChatModel(replies=[call_tools(call), "Done."]), backend=backend)
-            result = run("sync", agent)
-            expected = (tmp_path / path_of_call(spelling).lstrip("/")).resolve()
-            if ".." in spelling:
-                assert not backend.opened
-                assert SECRET not in str(tool_messages(result)[-1].content)
-            else:
-                assert set(backend.opened) == {expected}, (spelling, call)
 
 
 def ask(mode: Mode, root: Path, extension: Any, *given: Any) -> str:

@@ -1,6 +1,5 @@
 """`SkillLock` in real agents: only what a lock lists, byte for byte, is shown, enters a request, is read or runs."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,32 +10,18 @@ from deepagents.backends import FilesystemBackend
 from langgraph.checkpoint.memory import InMemorySaver
 
 from deepskills import SkillsError, SkillsMiddleware
-from deepskills._files.manifest import digest_over
 from deepskills.extensions import Preload, SkillForks, SkillLock, SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Conversation, Mode, disk, hand_written_graph, load, run, skill_md, tool_messages, write_files
+from support.locks import lock_row
 
 EVIL = "EVIL BYTES"
 
 
 def locked(root: Path) -> dict[str, Any]:
     """Return a lock of the skills below `root`, as they are now."""
-    skills: dict[str, Any] = {}
-    for directory in sorted(path.parent for path in root.glob("*/SKILL.md")):
-        files = {
-            path.relative_to(directory).as_posix(): {
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-                "size": path.stat().st_size,
-                "executable": False,
-            }
-            for path in directory.rglob("*")
-            if path.is_file()
-        }
-        digest = digest_over({path: str(file["sha256"]) for path, file in files.items()})
-        skills[directory.name] = {
-            "source": "x", "ref": None, "commit": None, "path": directory.name, "digest": digest, "files": files,
-        }  # fmt: skip
-    return {"version": 1, "skills": skills}
+    directories = sorted(path.parent for path in root.glob("*/SKILL.md"))
+    return {"version": 1, "skills": {directory.name: lock_row(directory) for directory in directories}}
 
 
 def library(root: Path) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import SkillsMiddleware
-from deepskills._prompt.messages import NOTE_HEADING
 from deepskills.extensions import SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, skill_md, unload, write_files
@@ -34,6 +33,9 @@ LIBRARY = {
     "議事録": "会議の録音から議事録を作成する。",
 }
 
+NOTE_HEADING = (
+    "[Note from the skills system, not the user: if one of these skills fits, `load_skill` it first; else ignore this.]"
+)
 REQUEST = "We had an outage last night. Could you write the postmortem for the director?"
 
 

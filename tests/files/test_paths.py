@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from deepskills import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.paths import (
+    MAX_NAMED,
     MAX_PATH_LENGTH,
     STANDARD_DIRECTORIES,
     AssetDirectories,
     check_directories,
     check_relative,
+    named_paths,
     normalise_path,
     script_to_relative,
 )
 from deepskills._types import RESOURCE_TYPE_MAP
 from support.tables import HONEST, HOSTILE, NORMALISED, OUTSIDE, spelled
-
-__all__ = ["HONEST", "HOSTILE", "OUTSIDE", "spelled"]  # until other tests import the tables themselves
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
@@ -206,3 +206,11 @@ def test_any_text_passes_or_is_refused(text: str) -> None:
             passed = check_relative(text, directories)
             assert passed == normalise_path(text)
             assert check_relative(passed, directories) == passed
+
+
+def test_naming_paths_is_bounded() -> None:
+    """However long the text, a bounded number of candidates is looked at, none of them outside the skill."""
+    many = " ".join(f"d{number}/x.md" for number in range(MAX_NAMED + 10))
+    assert len(named_paths(many)) == MAX_NAMED
+    assert named_paths("a/" * 400_000) == []
+    assert named_paths("../x/y ~/x/y /x/y C:/x/y http://x/y a/../b x/.y/z %2e/x $HOME/x/y") == []

@@ -235,3 +235,20 @@ def test_arguments_are_split_as_a_shell_splits(arguments: str) -> None:
         expected = split_arguments(arguments)
         assert "".join(expected)
     assert split_arguments(arguments) == expected
+
+
+def test_paths_that_climb_are_written_out() -> None:
+    """A directory followed by `..` becomes the path that file tools take; all else stays as it was."""
+    cases = {
+        "${CLAUDE_SKILL_DIR}/../shared/x.md.": "/skills/shared/x.md.",
+        "`${SKILL_DIR}/..`": "`/skills`",
+        "{baseDir}/scripts/../../y": "/skills/y",
+        "{baseDir}/../../../../etc": "/etc",
+        "{baseDir}/../../..": "/",
+        "${SKILL_DIR}/a..b/x": "/skills/deploy/a..b/x",
+        "${SKILL_DIR}/./x": "/skills/deploy/./x",
+        "(${SKILL_DIR}/../a)/../b": "(/skills/a)/../b",
+        "\\${SKILL_DIR}/../a": "${SKILL_DIR}/../a",
+        "${CLAUDE_SESSION_ID}/../a": "thread-7/../a",
+    }
+    assert {text: filled(text) for text in cases} == cases

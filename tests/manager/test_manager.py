@@ -15,6 +15,7 @@ from langchain_core.embeddings import Embeddings
 from langgraph.store.memory import InMemoryStore
 
 from deepskills import (
+    MAX_SKILL_FILE_SIZE,
     SkillFileNotFoundError,
     SkillFormatError,
     SkillNotFoundError,
@@ -22,7 +23,6 @@ from deepskills import (
     SkillsError,
     SkillsManager,
 )
-from deepskills._types import MAX_SKILL_FILE_BYTES
 from support import FakeBackend, Mode, both_modes, breaks_off, disk, fails, hangs, skill_md, write_files
 from support.tables import LIBRARY, REPORT, ask
 
@@ -273,9 +273,9 @@ def test_texts_come_as_they_are(mode: Mode, library: Path) -> None:
 def test_too_large_files_are_told(mode: Mode, library: Path) -> None:
     """The largest file that is read is read, one byte more is a format error."""
     manager = SkillsManager.from_directory(library)
-    write_files(library, {"csv-report/assets/big.txt": b"x" * MAX_SKILL_FILE_BYTES})
-    assert len(ask(mode, manager, "get_skill_asset", "csv-report", "assets/big.txt")) == MAX_SKILL_FILE_BYTES
-    write_files(library, {"csv-report/assets/big.txt": b"x" * (MAX_SKILL_FILE_BYTES + 1)})
+    write_files(library, {"csv-report/assets/big.txt": b"x" * MAX_SKILL_FILE_SIZE})
+    assert len(ask(mode, manager, "get_skill_asset", "csv-report", "assets/big.txt")) == MAX_SKILL_FILE_SIZE
+    write_files(library, {"csv-report/assets/big.txt": b"x" * (MAX_SKILL_FILE_SIZE + 1)})
     with pytest.raises(SkillFormatError, match="too large"):
         ask(mode, manager, "get_skill_asset", "csv-report", "assets/big.txt")
 
@@ -287,7 +287,7 @@ BROKEN = {
     "not a mapping": (b"---\n- one\n- two\n---\n", "not a mapping"),
     "not text": (b"\x00\xff\xfe\x81", "not text"),
     "empty": (b"", "no frontmatter"),
-    "too large": (b"---\ndescription: x\n---\n" + b"x" * MAX_SKILL_FILE_BYTES, "at most"),
+    "too large": (b"---\ndescription: x\n---\n" + b"x" * MAX_SKILL_FILE_SIZE, "at most"),
 }
 
 

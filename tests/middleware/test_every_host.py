@@ -19,7 +19,6 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._prompt.messages import NOTE_HEADING
 from deepskills.extensions import SkillModels, SkillSuggestions, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, run, share_of, skill_md, write_files
@@ -157,7 +156,7 @@ class Host:
         requests = [*self.main.requests, *self.deep.requests]
         return [
             [
-                NOTE_HEADING in str(message.text) and f"**{SUGGESTED}**" in str(message.text)
+                "[Note from the skills system" in str(message.text) and f"**{SUGGESTED}**" in str(message.text)
                 for message in request.messages
                 if message.type == "human" and str(message.text).startswith(text)
             ]

@@ -18,8 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
-from deepskills._types import MAX_SKILL_FILE_BYTES
+from deepskills import MAX_SKILL_FILE_SIZE, SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import (
     Conversation,
@@ -76,7 +75,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the library in `skills`, which no test changes."""
     root = tmp_path_factory.mktemp("root")
     write_files(root / "skills", LIBRARY)
-    write_files(root / "skills/csv-report/assets", {"big.txt": b"x" * (MAX_SKILL_FILE_BYTES + 1)})
+    write_files(root / "skills/csv-report/assets", {"big.txt": b"x" * (MAX_SKILL_FILE_SIZE + 1)})
     return root
 
 

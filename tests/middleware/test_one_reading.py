@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from deepagents.backends import LocalShellBackend
 from langgraph.runtime import Runtime
 
 from deepskills import SkillsManager, SkillsMiddleware
-from deepskills._cli.app import app
-from deepskills._skillmd.names import meant_name, name_key
-from deepskills._skillmd.yaml import as_flag
 from deepskills.extensions import Preload, SkillScripts
 from deepskills.testing import call_tools
 from support import MODES, Conversation, Mode, disk, load, skill_md, unload, write_files
+from support.command_line import invoke
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 
@@ -24,18 +21,6 @@ NAME = "caf\u00e9"
 
 SPELLINGS = (NAME, "cafe\u0301", "CAFE\u0301", "Caf\u00c9", "  cafe\u0301\n", "**cafe\u0301**", "`caf\u00e9`")
 """As others write it: decomposed, in another case, with marks around it."""
-
-
-def test_names_have_one_key() -> None:
-    """However a name is spelled, it has one key; another name has another."""
-    assert {meant_name(["other", NAME], spelling) for spelling in SPELLINGS} == {NAME}
-    assert {name_key(spelling) for spelling in SPELLINGS[:4]} == {NAME}
-    assert name_key("cafe") != name_key(NAME)
-    # Folding case takes this one apart again.
-    assert name_key("\u01f0") == name_key("j\u030c") == name_key("J\u030c")
-    assert meant_name(["Beta", "beta"], "beta") == "beta"
-    assert meant_name(["Beta", "beta"], "BETA") == "Beta"
-    assert meant_name(["beta"], "gamma") is None
 
 
 @both_modes
@@ -87,13 +72,10 @@ def test_flags_are_read_in_one_way(tmp_path: Path) -> None:
         state |= middleware.before_agent(state, Runtime()) or {}
         section = middleware.skills_section(state)
         shown = {name for name in names if f"**{name}**" in section}
-        report = json.loads(CliRunner().invoke(app, ["doctor", "--json", "--source", str(root / "skills")]).stdout)
+        report = json.loads(invoke("doctor", "--json", "--source", str(root / "skills")).stdout)
         hides = key == "disable-model-invocation"
         assert shown == {name for name, text in names.items() if not (hides and FLAGS[text])}, key
         assert set(report["skills"]) == shown, key
         assert set(report["user_only"]) == names.keys() - shown, key
         menu = {entry["name"] for entry in middleware.slash_commands_for(state)}
         assert menu == {name for name, text in names.items() if hides or FLAGS[text] is not False}, key
-    given: list[object] = [True, 1, ["yes"], False, None, {}, "x"]
-    assert [as_flag(value) for value in given] == [True] * 3 + [False] * 4
-    assert [as_flag(value, default=True) for value in (None, "x", "no", 0, False)] == [True, True, False, False, False]

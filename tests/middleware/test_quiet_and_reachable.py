@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from deepskills import SkillExtension, SkillsMiddleware
-from deepskills._loading.arguments import fill_in
 from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
@@ -132,24 +131,3 @@ def test_descriptions_of_name_only_skills_are_not_searched(mode: Mode, tmp_path:
     assert "alpha" not in by_text.text.replace("zebra merger", "")
     assert "alpha" not in by_tag.text
     assert by_name.text == "- **alpha**"
-
-
-def test_paths_that_climb_are_written_out() -> None:
-    """A directory followed by `..` becomes the path that file tools take; all else stays as it was."""
-    cases = {
-        "${CLAUDE_SKILL_DIR}/../shared/x.md.": "/s/shared/x.md.",
-        "`${SKILL_DIR}/..`": "`/s`",
-        "{baseDir}/scripts/../../y": "/s/y",
-        "{baseDir}/../../../../etc": "/etc",
-        "{baseDir}/../../..": "/",
-        "${SKILL_DIR}/a..b/x": "/s/demo/a..b/x",
-        "${SKILL_DIR}/./x": "/s/demo/./x",
-        "(${SKILL_DIR}/../a)/../b": "(/s/a)/../b",
-        "\\${SKILL_DIR}/../a": "${SKILL_DIR}/../a",
-        "${CLAUDE_SESSION_ID}/../a": "id/../a",
-    }
-    found = {
-        text: fill_in(f"---\nname: x\ndescription: y\n---\n{text}", "", names=(), skill_dir="/s/demo", session_id="id")
-        for text in cases
-    }
-    assert {text: filled.rpartition("---\n")[2] for text, filled in found.items()} == cases

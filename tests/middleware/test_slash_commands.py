@@ -17,7 +17,6 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.runtime import Runtime
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._middleware.startup import MAX_KNOWN_COMMANDS
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, share_of, skill_md, stream, unload, write_files
 
@@ -209,7 +208,7 @@ def test_many_commands_are_known_again(mode: Mode, tmp_path: Path) -> None:
     """What a thread remembers of commands is bounded."""
     library(tmp_path)
     talk = Conversation(mode, skills(tmp_path))
-    known = {f"m{number}": True for number in range(MAX_KNOWN_COMMANDS)}
+    known = {f"m{number}": True for number in range(100)}
     talk.say()
     talk.agent.update_state(talk.config, {"skills_context": {"commands": known}})
     talk.say(given={"messages": [HumanMessage("/a 1", id="new")]})

@@ -6,7 +6,6 @@ from typing import Any
 from langchain_core.messages import HumanMessage, RemoveMessage
 
 from deepskills import SkillsMiddleware
-from deepskills._middleware.state import MAX_GONE
 from support import Conversation, Mode, both_modes, disk, skill_md, write_files
 
 
@@ -35,7 +34,7 @@ def test_records_of_messages_that_are_gone_are_dropped(mode: Mode, tmp_path: Pat
     talk = Conversation(mode, skills(tmp_path, slash_commands=True))
     talk.say(given={"messages": [HumanMessage("/alpha", id="first")]})
     own = talk.state["skills_context"]["records"]["alpha"]["message"]
-    gone = [f"gone-{number}" for number in range(10 * MAX_GONE)]
+    gone = [f"gone-{number}" for number in range(500)]
     sections = {
         "texts": {name: {"skill": "alpha"} for name in gone},
         "notes": {name: {"before": ["Once."]} for name in [*gone, "first"]},

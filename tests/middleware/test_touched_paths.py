@@ -7,7 +7,6 @@ import pytest
 from deepagents.middleware.filesystem import FilesystemMiddleware
 
 from deepskills import SkillsMiddleware
-from deepskills._skillmd.globs import matches, patterns_of
 from support import Conversation, Mode, both_modes, disk, load, skill_md, write_files
 
 NOTE = "- **forms**"
@@ -80,23 +79,3 @@ def test_paths_show_nothing_that_a_rule_hides(visibility: Any, tmp_path: Path) -
     talk.call(load("forms"))
     assert talk.loaded == []
     assert not any(NOTE in str(m.text) for request in talk.model.requests for m in request.messages)
-
-
-def test_globs_match_as_authors_expect() -> None:
-    """`**` is any directories, `*` one name; relative globs fit the end of a path, and no pattern is slow."""
-    table = [
-        ("*.py", "/a/b/c.py", True),
-        ("*.py", "/a/b.py/c", False),
-        ("src/*.py", "/home/me/src/a.py", True),
-        ("src/*.py", "/src/x/a.py", False),
-        ("src/**/*.py", "/src/a.py", True),
-        ("/src/*.py", "/home/src/a.py", False),
-        ("src/", "/src/a/b", True),
-        ("**", "/a", True),
-        ("**/" * 60 + "*a*a*a*a*a*b", "/" + "a" * 3000, False),
-        ("*a" * 1500 + "b", "/" + "a" * 4000, False),
-        ("[", "/a", False),
-    ]
-    assert [matches([pattern], path) for pattern, path, _ in table] == [expected for *_, expected in table]
-    assert patterns_of("a/*.py, b") == ("a/*.py", "b")
-    assert (patterns_of({"a": "b"}), patterns_of(""), patterns_of([["x"], ""])) == ((), (), ())

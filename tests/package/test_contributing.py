@@ -64,19 +64,11 @@ def test_every_file_of_the_map_exists() -> None:
     assert [pair for pair in inside if not re.search(rf"\b{pair[0]}\b", (PACKAGE / pair[1]).read_text("utf-8"))] == []
 
 
-def test_the_map_answers_everyday_changes() -> None:
-    """Each row of the tables names a file, and there are enough of them to find one's way."""
+def test_every_row_of_the_map_names_a_file() -> None:
+    """The tables lead somewhere, and there are enough rows to find one's way."""
     rows = re.findall(r"^\| (?!to change |place |---)(.+?) \| (.+?) \|$", ARCHITECTURE, flags=re.MULTILINE)
     assert len(rows) >= 40
     assert [row for row in rows if not re.search(r"`[\w/]+(?:\.py|/)`", row[1])] == []
-    table = "\n".join(" ".join(row) for row in rows).lower()
-    changes = (
-        "load_skill", "budget rule", "frontmatter key", "event", "problem", "yaml repair", "name matching", "put back",
-        "calls of one turn", "ranking", "timeout", "token counting", "write permission", "http route", "store column",
-        "store search weight", "cli command", "seam", "path safety", "see or start", "state key", "slash command",
-        "system prompt", "sandbox", "placeholders",
-    )  # fmt: skip
-    assert [change for change in changes if change not in table] == []
 
 
 def test_ci_runs_on_every_supported_python() -> None:

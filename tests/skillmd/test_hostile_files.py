@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deepskills import SkillFormatError, SkillReading, parse_skill_md, read_skill, validate_skill
-from deepskills._skillmd.problems import PROBLEMS
 from support import scaled
+from support.problems import SEVERITIES
 
 repeatable = settings(
     deadline=None,
@@ -75,7 +75,7 @@ def check_what_was_read(reading: SkillReading, content: bytes | str, path: str =
     """Check all that holds for the reading of any file."""
     for problem in reading.problems:
         assert problem["path"] == path
-        assert problem["severity"] == PROBLEMS[problem["code"]][0]
+        assert problem["severity"] == SEVERITIES[problem["code"]]
         assert problem["message"].splitlines() == [problem["message"]]
         assert is_clean(problem["message"])
         assert len(problem["message"]) < 1500

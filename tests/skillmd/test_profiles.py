@@ -6,8 +6,8 @@ import pytest
 
 from deepskills import read_skill, validate_skill
 from deepskills._skillmd.keys import KEYS, SPECIFIED_FIELDS
-from deepskills._skillmd.problems import PROBLEMS
 from deepskills.extensions import SkillChecks, SkillForks, SkillHooks, SkillModels, ToolPolicy
+from support.problems import SEVERITIES
 
 PATH = "/skills/demo/SKILL.md"
 
@@ -104,7 +104,7 @@ def test_a_file_inside_a_markdown_fence_is_read() -> None:
     assert (crlf.metadata is not None, crlf.body) == (True, "A\r\n")
     for text in (f"```yaml\n{file()}```\n# More\n", f"```\n{file()}", f"````\n{file()}```", "```\ntext\n```", "```"):
         assert read_skill(text, path=PATH).metadata is None, text
-    assert PROBLEMS["file-in-fence"][0] == "warning"
+    assert SEVERITIES["file-in-fence"] == "warning"
 
 
 def test_placeholders_are_their_text() -> None:

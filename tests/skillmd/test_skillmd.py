@@ -1,6 +1,7 @@
 """Reading SKILL.md: what is read without a word, what is forgiven, what is refused."""
 
 import codecs
+import json
 import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,8 +9,7 @@ from typing import Any
 import pytest
 
 from deepskills import SkillFormatError, SkillMetadata, SkillProblem, parse_skill_md, read_skill, validate_skill
-from deepskills._skillmd.problems import PROBLEMS
-from deepskills._skillmd.read import FALLBACK_NAME, split_tools
+from support.problems import SEVERITIES
 
 COVERED_ELSEWHERE: frozenset[str] = frozenset(
     {
@@ -87,7 +87,7 @@ COVERED_ELSEWHERE: frozenset[str] = frozenset(
         "visibility-failed",
     }
 )
-"""Codes of the registry that other test files have a case for."""
+"""Documented codes that other test files have a case for."""
 
 PATH = "/skills/demo/SKILL.md"
 REQUIRED = "name: demo\ndescription: Does it.\n"
@@ -233,7 +233,9 @@ def test_fields_are_the_text_as_written(fields: str, key: str, value: object) ->
 )
 def test_tools_split_outside_parentheses(text: str, tools: list[str]) -> None:
     """Tool names end at spaces and commas, except inside parentheses."""
-    assert split_tools(text) == tools
+    reading = read_skill(with_fields(f"allowed-tools: {json.dumps(text)}\n"), path=PATH)
+    assert reading.metadata is not None
+    assert reading.metadata["allowed_tools"] == tools
 
 
 @dataclass(frozen=True)
@@ -616,17 +618,17 @@ def test_a_quote_that_is_never_closed_goes() -> None:
 
 
 def test_every_problem_code_has_a_case() -> None:
-    """No code is in the registry without a file that provokes it, and none is provoked that is not there."""
+    """No code is documented without a file that provokes it, and none is provoked that is not documented."""
     covered = {case.code for table in (REFUSALS, SLIPS, STRICT) for case in table.values()}
-    assert covered | COVERED_ELSEWHERE == set(PROBLEMS)
+    assert covered | COVERED_ELSEWHERE == SEVERITIES.keys()
 
 
 def test_severity_follows_from_use() -> None:
-    """Refusals and strict findings are errors in the registry, slips are warnings."""
+    """Each severity is the documented one: refusals are errors, slips warnings, others strict."""
     slips = {case.code for case in SLIPS.values()}
-    assert {PROBLEMS[code][0] for code in slips} == {"warning"}
-    others = {case.code for table in (REFUSALS, STRICT) for case in table.values()} - slips
-    assert {PROBLEMS[code][0] for code in others} == {"error"}
+    assert {SEVERITIES[code] for code in slips} == {"warning"}
+    assert {SEVERITIES[case.code] for case in REFUSALS.values()} == {"error"}
+    assert {SEVERITIES[code] for code in {case.code for case in STRICT.values()} - slips} == {"strict"}
 
 
 NFC = unicodedata.normalize("NFC", "café")
@@ -667,7 +669,7 @@ NFD = unicodedata.normalize("NFD", "café")
         pytest.param("", "my skill", "my skill", ["name-missing"], id="missing"),
         pytest.param("", "d" * 200, "d" * 128, ["name-missing"], id="missing-in-long-directory"),
         pytest.param("", "a\x1b\u202eb\n c", "ab c", ["name-missing"], id="missing-in-hostile-directory"),
-        pytest.param("", "", FALLBACK_NAME, ["name-missing"], id="missing-without-directory"),
+        pytest.param("", "", "unnamed-skill", ["name-missing"], id="missing-without-directory"),
     ],
 )
 def test_names(given: str, directory: str, name: str, found: list[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from store_support import Sessions, by_name, draft_with_files
 
-from deepskills._errors import SkillNotFoundError, SkillsError
+from deepskills import SkillNotFoundError, SkillsError
 from deepskills.store import (
     Skill,
     SkillAuthenticationError,

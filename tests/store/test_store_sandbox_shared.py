@@ -10,14 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from deepagents.backends import FilesystemBackend
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
 from store_support import Sessions, draft, draft_with_files, on_both, on_sqlite
 
 from deepskills import SkillPathError
-from deepskills._cli.app import app
 from deepskills.store import (
     SharedSandbox,
     SkillCreate,
@@ -31,6 +30,7 @@ from deepskills.store.db.engine import Listener
 from deepskills.store.directories import export_skills, import_skills
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, tool_messages
+from support.command_line import invoke
 
 pytestmark = pytest.mark.anyio
 
@@ -383,7 +383,7 @@ def test_the_shell(tmp_path: Path, kind: str) -> None:
     database = ["--database", f"sqlite:///{tmp_path / (kind + '.db')}"]
 
     def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, ["store", *arguments, *database], prog_name="deepskills")
+        return invoke("store", *arguments, *database)
 
     assert run("import", str(tmp_path / "in")).exit_code == 2
     first = run("import", str(tmp_path / "in"), "--user", "alice")

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from deepskills import SkillsManager
-from deepskills._files.paths import MAX_PART_LENGTH
 from support.agents import skill_md
 from support.modes import Mode
 
@@ -176,7 +175,7 @@ HONEST = {
     "tilde": "references/~backup.md",
     "dollar": "references/$HOME.md",
     "leading hyphen": "scripts/-rf",
-    "longest name": f"references/{'a' * MAX_PART_LENGTH}",
+    "longest name": f"references/{'a' * 255}",
     "directory's name again": "scripts/scripts/run.py",
 }
 """Paths of files that people have."""

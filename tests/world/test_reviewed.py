@@ -21,10 +21,10 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
 from deepskills import SkillsMiddleware
-from deepskills._files.manifest import digest_over
 from deepskills.extensions import SkillApproval, SkillForks, SkillLock, SkillScripts
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import MODES, Mode, load, run, scaled, skill_md, unload, write_files
+from support.locks import lock_row
 
 NAMES = ("alpha", "beta")
 FILES = ("SKILL.md", "references/guide.md", "scripts/run.py", "assets/data/deep.txt")
@@ -76,16 +76,8 @@ class World:
         return {path: path.read_bytes() for path in (self.root / "skills").rglob("*") if path.is_file()}
 
     def locked(self) -> dict[str, Any]:
-        rows: dict[str, Any] = {}
-        for name in NAMES:
-            files = {
-                file: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "executable": False}
-                for file in FILES
-                for content in [(self.root / "skills" / name / file).read_bytes()]
-            }
-            digest = digest_over({path: str(file["sha256"]) for path, file in files.items()})
-            rows[name] = {"source": "x", "ref": None, "commit": None, "path": name, "digest": digest, "files": files}
-        return rows
+        skills = self.root / "skills"
+        return {name: lock_row(skills / name, [skills / name / file for file in FILES]) for name in NAMES}
 
     def new_thread(self) -> None:
         self.threads += 1

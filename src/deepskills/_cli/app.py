@@ -282,10 +282,10 @@ def explain(
         raise UsageError("Name a skill, or a log with --events.")
     own = reasons.explain_skill(read_catalog(source), name, request)
     if as_json:
-        output.json(own)
+        output.json(vars(own))
     else:
         reasons.show_explanation(output, own)
-    if own["stopped"] == "found":
+    if own.stopped == "found":
         raise click.exceptions.Exit(FAILED)
 
 
@@ -459,20 +459,23 @@ def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - c
 
 
 def _diagnose_agent(agent: str, *, as_json: bool) -> None:
-    from deepskills._cli.commands import agent as diagnosis  # noqa: PLC0415 - slow, and needed here alone
+    from deepskills._cli.commands.agent import examine_agent, show_agent  # noqa: PLC0415 - slow, and needed here alone
+    from deepskills._diagnosis import AgentDiagnosis  # noqa: PLC0415 - as above
+    from deepskills._skillmd.problems import problem  # noqa: PLC0415 - as above
 
     output = _output()
     try:
-        report = diagnosis.examine_agent(agent)
+        report = examine_agent(agent)
     except UsageError as error:
         if as_json:
-            output.json(diagnosis.failed_report(agent, str(error)))
+            reason = str(error).rstrip(".")
+            output.json(vars(AgentDiagnosis(agent, problems=[problem(agent, "agent-unusable", reason=reason)])))
         raise
     if as_json:
-        output.json(report)
+        output.json(vars(report))
     else:
-        diagnosis.show_agent(output, report)
-    if any(found["severity"] == "error" for found in report["problems"]):
+        show_agent(output, report)
+    if any(found["severity"] == "error" for found in report.problems):
         raise click.exceptions.Exit(FAILED)
 
 

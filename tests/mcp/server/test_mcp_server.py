@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_support import codes, names, opened
@@ -22,11 +21,11 @@ from mcp_types import REQUEST_TIMEOUT, Request
 from pydantic import BaseModel, ConfigDict
 
 from deepskills import InlineBackend
-from deepskills._cli.app import app
 from deepskills.mcp import McpSkills, SkillsExtension
 from deepskills.mcp.entries import parse_entry
 from mcp import ClientSession, MCPError, StdioServerParameters
 from support import skill_md, write_files
+from support.command_line import invoke
 
 SERVING = str(Path(__file__).with_name("serving.py"))
 ROOT = "skill://skills"
@@ -309,7 +308,7 @@ def test_what_cannot_be_served_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="sources"):
         SkillsExtension(InlineBackend([]), "/")
     for args in (["--source", str(tmp_path), "--http", "nowhere"], [], ["--source", str(tmp_path / "nowhere")]):
-        assert CliRunner().invoke(app, ["mcp", "serve", *args]).exit_code == 2, args
+        assert invoke("mcp", "serve", *args).exit_code == 2, args
 
 
 def test_a_backend_that_fails_is_an_internal_error_without_details(tmp_path: Path) -> None:

@@ -8,42 +8,15 @@ import sys
 from collections.abc import Awaitable
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import Any
 
 from deepskills import SkillsMiddleware
 from deepskills._cli.files import UsageError
 from deepskills._cli.output import Output, counted, prose
-from deepskills._diagnosis import diagnose, take_apart
-from deepskills._skillmd.problems import problem
-from deepskills._types import SkillProblem
+from deepskills._diagnosis import AgentDiagnosis, diagnose, take_apart
 
 
-class AgentReport(TypedDict):
-    """The JSON of `doctor --agent`."""
-
-    agent: str
-    middleware: list[str]
-    """Where each `SkillsMiddleware` that was looked at was found."""
-
-    order: list[str]
-    """The middleware around a model call, the outermost first, as far as it can be seen."""
-
-    tools: list[str] | None
-    """The agent's tools; null if they cannot be seen."""
-
-    provider: str
-    window: int | None
-    sources: list[str]
-    skills: list[str]
-    """What the model sees."""
-
-    user_only: list[str]
-    problems: list[SkillProblem]
-    unseen: list[str]
-    """What could not be looked at, and why."""
-
-
-def examine_agent(given: str) -> AgentReport:
+def examine_agent(given: str) -> AgentDiagnosis:
     """Import an agent and say what is wrong with it.
 
     Raises:
@@ -61,51 +34,24 @@ def examine_agent(given: str) -> AgentReport:
             raise UsageError(f"{given} cannot be looked at: {_explain(error)}") from None
 
 
-def _examine(given: str, module: Any, made: object) -> AgentReport:  # noqa: ANN401 - a module
+def _examine(given: str, module: Any, made: object) -> AgentDiagnosis:  # noqa: ANN401 - a module
     parts = take_apart(made)
     if parts is None:
         kind = type(made).__name__
         hint = "; call its `compile()`" if hasattr(made, "compile") else ""
         raise UsageError(f"{given} is of type {kind}, neither a compiled agent nor a SkillsMiddleware{hint}.")
-    places = [f"in {given}"] * len(parts.middleware)
-    unseen: list[str] = []
+    tools = None if parts.tools is None else sorted(parts.tools)
+    found = AgentDiagnosis(given, [f"in {given}"] * len(parts.middleware), parts.order, tools)
     if not parts.middleware:
         own = {id(each): (name, each) for name, each in vars(module).items() if isinstance(each, SkillsMiddleware)}
         if own:
             parts = replace(parts, middleware=[each for _, each in own.values()])
-            places = [f"beside it, as {module.__name__}:{name}" for name, _ in own.values()]
-            unseen.append("Whether the agent has these middlewares: its graph shows none, so its module's were taken.")
-    found = diagnose(parts)
-    return AgentReport(
-        agent=given,
-        middleware=places,
-        order=list(parts.order),
-        tools=None if parts.tools is None else sorted(parts.tools),
-        provider=found.provider,
-        window=found.window,
-        sources=found.sources,
-        skills=found.skills,
-        user_only=found.user_only,
-        problems=found.problems,
-        unseen=unseen + found.unseen,
-    )
-
-
-def failed_report(given: str, reason: str) -> AgentReport:
-    """Return the report of an agent that could not be looked at."""
-    return AgentReport(
-        agent=given,
-        middleware=[],
-        order=[],
-        tools=None,
-        provider="",
-        window=None,
-        sources=[],
-        skills=[],
-        user_only=[],
-        problems=[problem(given, "agent-unusable", reason=reason.rstrip("."))],
-        unseen=[],
-    )
+            found.middleware = [f"beside it, as {module.__name__}:{name}" for name, _ in own.values()]
+            found.unseen.append(
+                "Whether the agent has these middlewares: its graph shows none, so its module's were taken."
+            )
+    diagnose(parts, found)
+    return found
 
 
 def _make(given: str) -> tuple[Any, object]:
@@ -154,23 +100,23 @@ def _explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def show_agent(output: Output, report: AgentReport) -> None:
+def show_agent(output: Output, report: AgentDiagnosis) -> None:
     """Show what is wrong with an agent, what was looked at, and what could not be."""
-    output.problems(report["problems"])
-    for place in report["middleware"]:
+    output.problems(report.problems)
+    for place in report.middleware:
         output.line(f"SkillsMiddleware found {prose(place)}")
-    if report["order"]:
-        output.entry(f"order: {prose(', '.join(report['order']))}")
-    if report["tools"] is not None:
-        output.entry(f"tools: {prose(', '.join(report['tools']))}")
-    if report["provider"] or report["window"]:
-        window = f"{report['window']:,} tokens" if report["window"] else "unknown"
-        output.line(f"model: {prose(report['provider']) or 'unknown'}, window {window}")
-    output.entry(f"sources: {prose(', '.join(report['sources'])) or 'none that are fixed'}")
-    output.entry(f"the model sees: {prose(', '.join(report['skills'])) or 'nothing'}")
-    if report["user_only"]:
-        output.entry(f"only a user can start: {prose(', '.join(report['user_only']))}")
-    for line in report["unseen"]:
+    if report.order:
+        output.entry(f"order: {prose(', '.join(report.order))}")
+    if report.tools is not None:
+        output.entry(f"tools: {prose(', '.join(report.tools))}")
+    if report.provider or report.window:
+        window = f"{report.window:,} tokens" if report.window else "unknown"
+        output.line(f"model: {prose(report.provider) or 'unknown'}, window {window}")
+    output.entry(f"sources: {prose(', '.join(report.sources)) or 'none that are fixed'}")
+    output.entry(f"the model sees: {prose(', '.join(report.skills)) or 'nothing'}")
+    if report.user_only:
+        output.entry(f"only a user can start: {prose(', '.join(report.user_only))}")
+    for line in report.unseen:
         output.entry(f"not seen: {prose(line)}")
-    number = len(report["problems"])
+    number = len(report.problems)
     output.remark(f"{counted(number, 'problem') if number else 'No problems'}.", "red" if number else "green")

@@ -15,7 +15,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from deepskills._catalog.catalog import INCLUDE_TOOLS
+from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry
 from deepskills._catalog.lookup import closest_names, find_index
 from deepskills._catalog.ranking import Ranker
 from deepskills._catalog.search import SearchIndex
@@ -83,28 +83,26 @@ class Costs(TypedDict):
     max_loaded_tokens: int
 
 
-class Explanation(TypedDict):
-    """The JSON of `explain NAME`."""
+@dataclass
+class Explanation:
+    """How far a skill comes, and why no further; the fields are the JSON of `explain NAME`."""
 
     skill: str
-    stopped: str | None
-    code: str | None
-    message: str
-    path: str | None
-    source: str | None
-    problems: list[SkillProblem]
-    costs: Costs | None
-    missing_tools: list[str]
+    stopped: str | None = None
+    code: str | None = None
+    message: str = "An agent with default settings finds it, lists it and can load it."
+    path: str | None = None
+    source: str | None = None
+    problems: list[SkillProblem] = field(default_factory=list)
+    costs: Costs | None = None
+    missing_tools: list[str] = field(default_factory=list)
     """Tools that it names and that a deep agent does not have."""
 
-    request: RequestReport | None
+    request: RequestReport | None = None
 
-
-@dataclass(frozen=True)
-class _Stop:
-    stage: str
-    code: str
-    message: str
+    def stop(self, stage: str, code: str, message: str) -> None:
+        """Record the stage that was not passed, and why."""
+        self.stopped, self.code, self.message = stage, code, message
 
 
 def explain_skill(local: LocalCatalog, name: str, request: str | None = None) -> Explanation:
@@ -113,87 +111,63 @@ def explain_skill(local: LocalCatalog, name: str, request: str | None = None) ->
     found = [skill for skill in local.found if name_key(skill.row["name"]) == wanted]
     # One that can be used counts before a broken file of the same name.
     skill = next((each for each in found if each.is_usable), found[0] if found else None)
-    if skill is None or not skill.is_usable:
-        stop, problems = _not_usable(local, name, skill)
-        return _explanation(skill.row["name"] if skill else name, stop, skill, problems)
-    own = _explanation(skill.row["name"], _stop(skill), skill, skill.row["problems"])
-    own["costs"] = Costs(load=skill.row["tokens"], listed=_list_tokens(skill), max_loaded_tokens=DEFAULT_LOADED_TOKENS)
-    own["missing_tools"] = _missing_tools(skill)
-    if request is not None and not skill.is_user_only:
-        own["request"] = asked = _rank(local, skill, request)
-        if own["stopped"] is None and not asked["suggested"]:
-            own.update(_not_suggested(asked))
-    return own
-
-
-def _explanation(name: str, stop: _Stop | None, skill: Found | None, problems: Sequence[SkillProblem]) -> Explanation:
-    well = "An agent with default settings finds it, lists it and can load it."
-    return Explanation(
-        skill=name,
-        stopped=stop.stage if stop else None,
-        code=stop.code if stop else None,
-        message=stop.message if stop else well,
-        path=skill.row["path"] if skill else None,
-        source=skill.row["source"] if skill else None,
-        problems=list(problems),
-        costs=None,
-        missing_tools=[],
-        request=None,
-    )
-
-
-def _not_usable(local: LocalCatalog, name: str, skill: Found | None) -> tuple[_Stop, list[SkillProblem]]:
-    """Return why nothing of a name can be used, and every problem that is about it."""
+    own = Explanation(name)
     if skill is not None:
-        problems = skill.row["problems"]
-        worst = next((noted for noted in problems if noted["severity"] == "error"), problems[0])
-        return _Stop("found", worst["code"], f"{worst['path']}: {worst['message']}"), problems
-    wanted = name_key(name)
-    unseen = [item.problem for item in perform(passed_over(local))]
-    for noted in unseen:
-        if any(name_key(part) == wanted for part in noted["path"].split("/")[-2:]):
-            return _Stop("found", noted["code"], f"{noted['path']}: {noted['message']}"), [noted]
-    for noted in local.source_problems:
-        if noted["severity"] == "error":
-            return _Stop("found", noted["code"], f"{noted['path']}: {noted['message']}"), [noted]
-    closest = closest_names([found.row["name"] for found in local.usable], name)
-    hint = f" Did you mean {listed(closest)}?" if closest else ""
-    looked = listed(source.label for source in local.sources) or "no source"
-    text = f"No skill is named {quoted(name)} in {looked}.{hint} Name its source with --source."
-    return _Stop("found", "unknown", text), list(local.source_problems)
-
-
-def _stop(skill: Found) -> _Stop | None:
-    """Return what keeps a usable skill from being loaded."""
+        row = skill.row
+        own = Explanation(row["name"], path=row["path"], source=row["source"], problems=list(row["problems"]))
+    if skill is None or not skill.is_usable or skill.entry is None:
+        _explain_unusable(own, local)
+        return own
+    listed_tokens = 0 if skill.is_user_only else count_text_tokens(CatalogList([skill.entry]).render({}))
+    load = skill.row["tokens"]
+    own.costs = Costs(load=load, listed=listed_tokens, max_loaded_tokens=DEFAULT_LOADED_TOKENS)
+    own.missing_tools = _missing_tools(skill.entry)
+    if request is not None and not skill.is_user_only:
+        own.request = _rank(local, skill, request)
     if skill.is_user_only:
-        return _Stop(
+        own.stop(
             "visible",
             "user-only",
             "Its author keeps it from the model (`disable-model-invocation`). Pass `slash_commands=True`, so that the "
-            f'user can start it, or show it with `visibility={{"{skill.row["name"]}": "always"}}`.',
+            f'user can start it, or show it with `visibility={{"{own.skill}": "always"}}`.',
         )
-    if skill.row["tokens"] > DEFAULT_LOADED_TOKENS:
-        return _Stop(
+    elif load > DEFAULT_LOADED_TOKENS:
+        own.stop(
             "loaded",
             "max_loaded_tokens",
-            f"A load takes {skill.row['tokens']:,} tokens, and {DEFAULT_LOADED_TOKENS:,} are allowed. Move material "
-            "into references/, or raise `max_loaded_tokens`.",
+            f"A load takes {load:,} tokens, and {DEFAULT_LOADED_TOKENS:,} are allowed. Move material into references/, "
+            "or raise `max_loaded_tokens`.",
         )
-    return None
+    elif own.request is not None and not own.request["suggested"]:
+        _explain_silence(own, own.request)
+    return own
 
 
-def _list_tokens(skill: Found) -> int:
-    return count_text_tokens(CatalogList([skill.entry]).render({})) if skill.entry and not skill.is_user_only else 0
+def _explain_unusable(own: Explanation, local: LocalCatalog) -> None:
+    """Say why nothing of a name can be used: its file, one that discovery passes over, a source, or nothing has it."""
+    wanted = name_key(own.skill)
+    blamed = sorted(own.problems, key=lambda noted: noted["severity"] != "error")
+    if not blamed:
+        unseen = [item.problem for item in perform(passed_over(local))]
+        blamed = [noted for noted in unseen if wanted in map(name_key, noted["path"].split("/")[-2:])]
+        blamed += [noted for noted in local.source_problems if noted["severity"] == "error"]
+        own.problems = blamed[:1] or list(local.source_problems)
+    if blamed:
+        worst = blamed[0]
+        own.stop("found", worst["code"], f"{worst['path']}: {worst['message']}")
+        return
+    closest = closest_names([found.row["name"] for found in local.usable], own.skill)
+    hint = f" Did you mean {listed(closest)}?" if closest else ""
+    looked = listed(source.label for source in local.sources) or "no source"
+    text = f"No skill is named {quoted(own.skill)} in {looked}.{hint} Name its source with --source."
+    own.stop("found", "unknown", text)
 
 
-def _missing_tools(skill: Found) -> list[str]:
+def _missing_tools(entry: SkillEntry) -> list[str]:
     """Return the tools that a skill names in its frontmatter and that a deep agent does not have."""
-    if skill.entry is None:
-        return []
-    metadata = skill.entry.skill
-    own = metadata["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
+    own = entry.skill["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
     # `Bash(git add:*)` names a tool, and what it may be called with.
-    named = [tool.partition("(")[0] for tool in metadata["allowed_tools"]]
+    named = [tool.partition("(")[0] for tool in entry.skill["allowed_tools"]]
     return [tool for tool in dict.fromkeys([*named, *own]) if tool and tool not in AGENT_TOOLS | OTHER_NAMES]
 
 
@@ -229,40 +203,43 @@ def _words(index: SearchIndex, request: str) -> dict[str, frozenset[str]]:
     return {word: names for word, names in found.items() if names and (len(names) < len(index) or len(index) == 1)}
 
 
-def _not_suggested(asked: RequestReport) -> Any:  # noqa: ANN401 - a part of an explanation
-    if not asked["before"] and asked["rank"] is None:
-        code, text = "suggestions-silent", "No skill fits this request well enough to be suggested."
-    else:
-        place = f"It ranks number {asked['rank']}" if asked["rank"] else f"It is not among the first {MAX_RANK}"
-        code, text = "not-suggested", f"{place} for this request, and is not suggested."
+def _explain_silence(own: Explanation, asked: RequestReport) -> None:
+    """Say why a skill is not suggested for a request."""
+    code = "suggestions-silent"
     if asked["rank"] == 1:
-        code, text = "suggestions-silent", "It ranks first, but does not fit this request well enough to be suggested."
+        text = "It ranks first, but does not fit this request well enough to be suggested."
+    elif asked["rank"] is None and not asked["before"]:
+        text = "No skill fits this request well enough to be suggested."
+    else:
+        code = "not-suggested"
+        place = f"It ranks number {asked['rank']}" if asked["rank"] else f"It is not among the first {MAX_RANK}"
+        text = f"{place} for this request, and is not suggested."
     fix = " Put the words that users write into its description; without `SkillSuggestions` the list shows it anyway."
-    return {"stopped": "suggested", "code": code, "message": text + fix}
+    own.stop("suggested", code, text + fix)
 
 
 def show_explanation(output: Output, own: Explanation) -> None:
     """Show an explanation in lines of at most 80 columns."""
-    verdict = f"{own['stopped']}: {own['code']}" if own["stopped"] else "nothing stops it"
-    _write(output, f"{prose(own['skill'])}: {verdict}")
-    _write(output, own["message"], 2)
-    if own["path"]:
-        _write(output, f"File: {own['path']}", 2)
-    costs = own["costs"]
+    verdict = f"{own.stopped}: {own.code}" if own.stopped else "nothing stops it"
+    _write(output, f"{prose(own.skill)}: {verdict}")
+    _write(output, own.message, 2)
+    if own.path:
+        _write(output, f"File: {own.path}", 2)
+    costs = own.costs
     if costs:
         budget = f"of {costs['max_loaded_tokens']:,} that may be loaded together"
         _write(output, f"Cost: {costs['load']:,} tokens a load, {budget}; {costs['listed']:,} in the list", 2)
-    asked = own["request"]
+    asked = own.request
     if asked:
         place = f"{asked['rank']} of {asked['of']:,}" if asked["rank"] else f"none of the first {MAX_RANK}"
         _write(output, f"Rank: {place}, {'' if asked['suggested'] else 'not '}suggested; {_by(asked['words'])}", 2)
         for number, rival in enumerate(asked["before"], 1):
             _write(output, f"{number}. {rival['name']}: {_by(rival['words'])}", 4)
-    if own["missing_tools"]:
-        tools = ", ".join(own["missing_tools"])
+    if own.missing_tools:
+        tools = ", ".join(own.missing_tools)
         _write(output, f"Tools that it names and a deep agent lacks: {tools}. Pass them to the agent.", 2)
-    for noted in own["problems"]:
-        if noted["code"] != own["code"]:
+    for noted in own.problems:
+        if noted["code"] != own.code:
             _write(output, f"{noted['path']}: {noted['code']}: {noted['message']}", 2)
 
 
@@ -296,22 +273,23 @@ COUNTED = {
 """The events that are counted, and what of."""
 
 
-class EventsRow(TypedDict):
+@dataclass
+class EventsRow:
     """A skill in the JSON of `explain --events`."""
 
     skill: str
-    loads: int
-    unloads: int
-    missed: int
-    left_out: int
-    put_backs: int
-    refused: dict[str, int]
+    loads: int = 0
+    unloads: int = 0
+    missed: int = 0
+    left_out: int = 0
+    put_backs: int = 0
+    refused: dict[str, int] = field(default_factory=Counter)
     """Refusals by reason."""
 
-    open_checks: list[str]
+    open_checks: list[str] = field(default_factory=list)
     """Checks that are open in a thread, as far as the log goes."""
 
-    shadow: dict[str, int]
+    shadow: dict[str, int] = field(default_factory=Counter)
     """With `SkillSuggestions(shadow=True)`: how often the model `loaded` it, in how many of these runs a note would
     have `shown` it, and how often one would have shown it for nothing (`idle`)."""
 
@@ -323,21 +301,15 @@ class EventsReport(TypedDict):
     skipped: int
     """Lines that are no events."""
 
-    skills: list[EventsRow]
-
-
-@dataclass
-class _Tally:
-    counts: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    shadow: Counter[str] = field(default_factory=Counter)
-    open: dict[tuple[str, str], None] = field(default_factory=dict)
-    """Open checks, each with its thread."""
+    skills: list[dict[str, Any]]
+    """Each an `EventsRow`."""
 
 
 def read_events(file: str, name: str | None = None) -> EventsReport:
     """Return what a log says of each skill, or of one; lines that are no events are counted and skipped."""
-    tallies: dict[str, _Tally] = {}
+    rows: dict[str, EventsRow] = {}
+    # By skill, each check with its thread.
+    open_checks: dict[str, set[tuple[str, str]]] = {}
     events = skipped = 0
     wanted = None if name is None else name_key(name)
     with Path(file).open(encoding="utf-8", errors="replace") as lines:
@@ -348,8 +320,12 @@ def read_events(file: str, name: str | None = None) -> EventsReport:
             events += 1
             skill = event["skill"]
             if skill and (wanted is None or name_key(skill) == wanted):
-                _count(tallies.setdefault(skill, _Tally()), event)
-    return EventsReport(events=events, skipped=skipped, skills=[_row(*item) for item in sorted(tallies.items())])
+                _count(rows.setdefault(skill, EventsRow(skill)), event)
+                _follow_checks(open_checks.setdefault(skill, set()), event)
+    for skill, row in rows.items():
+        row.refused = dict(sorted(row.refused.items()))
+        row.open_checks = sorted({check for _thread, check in open_checks[skill]})
+    return EventsReport(events=events, skipped=skipped, skills=[vars(rows[skill]) for skill in sorted(rows)])
 
 
 def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any] | None]:
@@ -364,45 +340,34 @@ def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any] | None]:
         yield found if is_event else None
 
 
-def _count(tally: _Tally, event: Mapping[str, Any]) -> None:
-    kind, thread = event["type"], str(event.get("thread_id"))
+def _count(row: EventsRow, event: Mapping[str, Any]) -> None:
+    kind = event["type"]
     if kind in COUNTED:
-        tally.counts[COUNTED[kind]] += 1
+        setattr(row, COUNTED[kind], getattr(row, COUNTED[kind]) + 1)
     elif kind == "skill.shadow":
         is_shown, is_loaded = isinstance(event.get("rank"), int), event.get("loaded") is True
-        tally.shadow["loaded"] += is_loaded
-        tally.shadow["shown"] += is_loaded and is_shown
-        tally.shadow["idle"] += is_shown and not is_loaded
+        row.shadow["loaded"] += is_loaded
+        row.shadow["shown"] += is_loaded and is_shown
+        row.shadow["idle"] += is_shown and not is_loaded
     elif kind == "skill.refused":
-        tally.refused[str(event.get("reason") or "refused")] += 1
-    elif kind == "skill.checked":
+        row.refused[str(event.get("reason") or "refused")] += 1
+
+
+def _follow_checks(open_checks: set[tuple[str, str]], event: Mapping[str, Any]) -> None:
+    thread = str(event.get("thread_id"))
+    if event["type"] == "skill.checked":
         check = (thread, _check_name(event.get("check")))
         if event.get("status") == "open":
-            tally.open[check] = None
+            open_checks.add(check)
         else:
-            tally.open.pop(check, None)
-    elif kind == "skill.unchecked":
+            open_checks.discard(check)
+    elif event["type"] == "skill.unchecked":
         checks = event.get("checks")
-        tally.open |= {(thread, _check_name(check)): None for check in (checks if isinstance(checks, list) else ())}
+        open_checks.update((thread, _check_name(check)) for check in (checks if isinstance(checks, list) else ()))
 
 
 def _check_name(check: object) -> str:
     return check if isinstance(check, str) else json.dumps(check, sort_keys=True)
-
-
-def _row(skill: str, tally: _Tally) -> EventsRow:
-    counts = tally.counts
-    return EventsRow(
-        skill=skill,
-        loads=counts["loads"],
-        unloads=counts["unloads"],
-        missed=counts["missed"],
-        left_out=counts["left_out"],
-        put_backs=counts["put_backs"],
-        refused=dict(sorted(tally.refused.items())),
-        open_checks=sorted({check for _thread, check in tally.open}),
-        shadow={key: tally.shadow[key] for key in ("loaded", "shown", "idle")} if tally.shadow else {},
-    )
 
 
 def show_events(output: Output, report: EventsReport) -> None:
