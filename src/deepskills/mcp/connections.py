@@ -157,6 +157,9 @@ class Connection(Protocol):
 
     home: Bridge
 
+    def mask(self, text: str) -> str:
+        """Return a text without the secrets of the connection."""
+
     async def peer(self) -> Peer:
         """Return the session, opened if need be."""
 
@@ -179,6 +182,10 @@ class Borrowed:
         self.home: Bridge = CallersLoop(asyncio.get_running_loop(), timeout)
         self._session = session
         self._timeout = timeout
+
+    def mask(self, text: str) -> str:
+        """Return a text as it is: we do not know the secrets of the session."""
+        return text
 
     async def peer(self) -> Peer:
         """Return the session."""
@@ -204,6 +211,7 @@ class Opened:
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks that hold a connection, or are about to end one."""
         self._process = 0
+        self.mask = spec.masker.mask
 
     async def peer(self) -> Peer:
         """Return the session, opened if need be.
