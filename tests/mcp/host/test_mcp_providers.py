@@ -11,7 +11,7 @@ from deepagents.backends import CompositeBackend, StateBackend
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from mcp_support import REPORT, book, failure, host, names, opened, skill
+from mcp_support import REPORT, book, content, failure, host, names, opened, skill
 
 from deepskills import SkillsManager, SkillsMiddleware
 from deepskills.extensions import SkillApproval
@@ -202,6 +202,30 @@ def test_closing_ends_what_waits_at_once_and_may_come_twice(tmp_path: Path) -> N
     assert b"Follow the template." in opened(skills, "/docs/team/report/SKILL.md")
     skills.close()
     asyncio.run(skills.aclose())
+
+
+def test_a_read_that_hangs_takes_no_other_read_along(tmp_path: Path) -> None:
+    """When its time is over its connection ends; what others wait for is asked once more on a new one."""
+    root = REPORT.removesuffix("SKILL.md")
+    slow = {f"{root}never.md": 3_600, f"{root}late.md": 2}
+    said = book(tmp_path, skills={REPORT: skill(files={"never.md": "never", "late.md": "late"})}, slow=slow)
+    with said.http() as port:
+        given = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}"}
+        with host({"docs": given}, timeout=6) as skills:
+            names(skills)
+            found: dict[str, Any] = {}
+
+            def get(name: str) -> None:
+                found[name] = content(skills, f"/docs/team/report/{name}")
+
+            threads = [threading.Thread(target=get, args=(name,)) for name in ("never.md", "late.md")]
+            threads[0].start()
+            time.sleep(5)
+            threads[1].start()
+            for thread in threads:
+                thread.join()
+            assert "no answer to resources/read" in str(found["never.md"])
+            assert found["late.md"] == b"late"
 
 
 def test_entries_that_are_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
