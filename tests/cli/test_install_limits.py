@@ -1,5 +1,6 @@
 """What installing may cost, what is shown before it happens, and skills that another installer brought."""
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_support import LIBRARY, LOCK, SKILLS, lock_rows, make_tar, refuse, snapshot, succeed
+from install_support import LIBRARY, LOCK, SKILLS, git, lock_rows, make_repository, make_tar, refuse, snapshot, succeed
 
 from deepskills import SkillsManager
 from support import skill_md, write_files
@@ -108,6 +109,70 @@ def test_an_archive_is_refused_before_it_costs_much(tmp_path: Path, monkeypatch:
     for length in (100, 512, 600, 1_100, 2_100):
         place.write_bytes(gzip.compress(whole[:length]))
         assert "cannot be read" in refuse(1, "add", str(place), "--yes")
+
+
+def _packet(content: bytes) -> bytes:
+    return f"{len(content) + 4:04x}".encode() + content
+
+
+def _serve_endless_words(server: socket.socket) -> None:
+    """Speak git's protocol up to the point where a server may say something to the user, and never stop."""
+    with server.accept()[0] as client:
+        commit = b"1" * 40
+        client.recv(65536)
+        client.sendall(_packet(commit + b" HEAD\0shallow side-band-64k\n") + b"0000")
+        asked = b""
+        while b"deepen" not in asked:
+            asked += client.recv(65536)
+        client.sendall(_packet(b"shallow " + commit) + b"0000")
+        while b"done" not in asked:
+            asked += client.recv(65536)
+        client.sendall(_packet(b"NAK\n"))
+        with contextlib.suppress(OSError):
+            while True:
+                client.sendall(_packet(b"\2" + b"words without end \n" * 3_000))
+
+
+def test_what_a_repository_says_and_names_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that talks without end costs no memory and is given up; a name of any length is not read."""
+    monkeypatch.setattr("deepskills._install.git.MAX_REPOSITORY_BYTES", 5_000_000)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_serve_endless_words, args=(server,), daemon=True)
+        thread.start()
+        said = refuse(1, "add", f"git://127.0.0.1:{server.getsockname()[1]}/library", "--yes")
+        thread.join()
+    assert "larger than 5,000,000 bytes" in said
+    assert len(said) < 1_000
+    url = make_repository(tmp_path / "library")
+    blob = git(tmp_path / "library", "rev-parse", "HEAD:README.md")
+    tree = tmp_path / "tree"
+    tree.write_bytes(f"100644 blob {blob}\t{'n' * 200_000}\n".encode())
+    with tree.open("rb") as lines:
+        made = subprocess.run(["git", "mktree"], cwd=tmp_path / "library", stdin=lines, check=True, capture_output=True)
+    head = git(tmp_path / "library", "commit-tree", made.stdout.decode().strip(), "-m", "long")
+    git(tmp_path / "library", "update-ref", "refs/heads/long", head)
+    assert "a name of over 65,536 bytes" in refuse(1, "add", url, "--ref", "long", "--yes")
+    assert not SKILLS.exists()
+
+
+def test_headers_of_an_archive_cost_no_more_than_they_may(tmp_path: Path) -> None:
+    """Headers that follow each other without end are refused as one; a global header, as git writes, is read."""
+    place = tmp_path / "a.tar.gz"
+    with tarfile.open(place, "w:gz", pax_headers={"comment": "1" * 40}) as archive:
+        for path, content in LIBRARY.items():
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(path)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    whole = gzip.decompress(place.read_bytes())
+    succeed("add", str(place), "--yes")
+    place.write_bytes(gzip.compress(whole[:1_024] * 1_000 + whole[1_024:]))
+    assert "a header of over 65,536 bytes" in refuse(1, "add", str(place), "--yes")
+    # A damaged header ends no list silently.
+    damaged = bytearray(whole)
+    damaged[damaged.index(b"skills/pdf/scripts/run.py")] ^= 1
+    place.write_bytes(gzip.compress(damaged))
+    assert "cannot be read" in refuse(1, "add", str(place), "--yes")
 
 
 def test_an_update_shows_the_difference_of_every_text_file(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def answer(message: dict[str, Any], path: Path) -> dict[str, Any] | None:
     book = json.loads(path.read_text())
     if book.get("hangs_at") == method:
         time.sleep(3600)
+    # By seconds, for files that are slow or never come.
+    time.sleep(book.get("slow", {}).get(params.get("uri"), 0))
     if book.get("dies_at") == method:
         os._exit(1)
     cache = {"ttlMs": book.get("ttl", 0), "cacheScope": "private", "resultType": "complete"}

@@ -62,8 +62,11 @@ class Book:
     def requests(self) -> list[str]:
         """Return the requests since the last look, without those that open a connection."""
         found = [line["method"] for line in self.log() if line["method"] not in {"server/discover", "initialize"}]
-        Path(f"{self.path}.log").write_text("")
+        self.forget_log()
         return found
+
+    def forget_log(self) -> None:
+        Path(f"{self.path}.log").write_text("")
 
     def log(self) -> list[dict[str, Any]]:
         path = Path(f"{self.path}.log")

@@ -160,7 +160,7 @@ def _held_to_the_format(candidate: Candidate, path: str, content: bytes) -> Cand
 
 
 def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[Candidate]:
-    """Return chosen skills with their files, and with a refusal where those cannot be placed.
+    """Return chosen skills with their files, and with a refusal where one cannot be placed.
 
     Raises:
         SourceError: If all together are too many or too large: skills can lie inside each other hundreds of times, and
@@ -176,11 +176,13 @@ def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[C
     count = sum(end - start for _, start, end in spans.values())
     if count > MAX_ENTRIES:
         raise SourceError(f"The skills of {label} have {count:,} files; at most {MAX_ENTRIES:,} are placed at once.")
+    twice = _twice_named(chosen)
     result = []
     for candidate in chosen:
         cut, start, end = spans[candidate.path]
         files = {path[cut:]: tree.nodes[path] for path in paths[start:end]}
-        result.append(replace(candidate, files=files, refusal=candidate.refusal or _refusal(files)))
+        refusal = candidate.refusal or _refusal(files) or twice.get(candidate.path)
+        result.append(replace(candidate, files=files, refusal=refusal))
     size = sum(node.size for candidate in result if candidate.refusal is None for node in candidate.files.values())
     if size > MAX_PLACED_BYTES:
         raise SourceError(
@@ -314,7 +316,7 @@ def _above(path: str) -> list[str]:
     return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
-def twice_named(candidates: Sequence[Candidate]) -> dict[str, str]:
+def _twice_named(candidates: Sequence[Candidate]) -> dict[str, str]:
     """Return why skills that share a directory's name cannot be placed together, by path."""
     by_name: dict[str, list[Candidate]] = {}
     for candidate in candidates:

@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import IO
 
 from deepskills._install.origin import TRANSPORTS, Origin, is_commit, without_credentials
-from deepskills._install.paths import MAX_FILE_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
+from deepskills._install.paths import MAX_FILE_BYTES, MAX_HEADER_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
 from deepskills._install.trees import Entries, Kind, Node, Tree
 
 MAX_SAID = 2_000
 """How much of what git says about a failure is shown."""
+
+_SAID = "said"
+"""The file that takes what git says about a failure."""
 
 POLL_SECONDS = 0.2
 """How often the size of a clone is looked at."""
@@ -129,9 +132,8 @@ def _may_be_commit(ref: str) -> bool:
 def _environment() -> dict[str, str]:
     """Return the user's environment without what would make git act on another repository, or ask."""
     # `GIT_DIR` and its like would point git at the repository that this command may be run in.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
     return {
-        **kept,
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT)},
         "GIT_ALLOW_PROTOCOL": ":".join(TRANSPORTS),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_NO_REPLACE_OBJECTS": "1",
@@ -140,14 +142,8 @@ def _environment() -> dict[str, str]:
     }
 
 
-_KEPT = frozenset(
-    {"GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY", "GIT_PROXY_COMMAND"}
-)
-"""What the user set to reach servers; `GIT_CONFIG_*` is kept as well."""
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    return ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments]
+_KEPT = ("GIT_SSH", "GIT_ASKPASS", "GIT_SSL_CAINFO", "GIT_SSL_NO_VERIFY", "GIT_PROXY_COMMAND", "GIT_CONFIG_")
+"""How variables begin that the user set to reach servers."""
 
 
 class _Process(subprocess.Popen[bytes]):
@@ -155,21 +151,22 @@ class _Process(subprocess.Popen[bytes]):
 
     stdin: IO[bytes]
     stdout: IO[bytes]
-    stderr: IO[bytes]
 
 
 @contextmanager
 def _run(arguments: Sequence[str], directory: Path) -> Iterator[_Process]:
     """Start git, and end it with all it started, such as a remote shell."""
-    process = _Process(
-        _command(arguments),
-        cwd=directory,
-        env={**_environment(), **{n: v for n, v in os.environ.items() if n.startswith("GIT_CONFIG_")}},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    # In a file, which counts as part of what was fetched: a server can have git say more than memory holds.
+    with (directory / _SAID).open("wb") as said:
+        process = _Process(
+            ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments],
+            cwd=directory,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
@@ -180,7 +177,7 @@ def _run(arguments: Sequence[str], directory: Path) -> Iterator[_Process]:
             except (ProcessLookupError, PermissionError):
                 process.kill()
             process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
+        for stream in (process.stdin, process.stdout):
             with suppress(BrokenPipeError):
                 stream.close()
 
@@ -191,7 +188,7 @@ def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Ori
     with _run(arguments, directory) as process:
         while True:
             try:
-                out, said = process.communicate(timeout=POLL_SECONDS)
+                out = process.communicate(timeout=POLL_SECONDS)[0]
                 break
             except subprocess.TimeoutExpired:
                 # Nobody can tell before how large a fetch will be, so its directory is watched while it grows.
@@ -204,24 +201,21 @@ def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Ori
                         f"{where} did not answer in time. Try again, or wait longer with --timeout SECONDS."
                     ) from None
     if process.returncode != 0:
-        words = _without_secrets(said.decode("utf-8", "replace"), origin).strip()
+        with (directory / _SAID).open("rb") as file:
+            said = file.read(MAX_HEADER_BYTES).decode("utf-8", "replace")
+        # It repeats the URL, with its credentials.
+        words = said.replace(origin.location, where) if origin is not None else said
         raise SourceError(f"git could not fetch {where}: {' '.join(words.split())[:MAX_SAID] or 'it gave no reason'}")
     return out.decode("utf-8", "replace")
-
-
-def _without_secrets(said: str, origin: Origin | None) -> str:
-    """Return git's words without the credentials of a URL, which it repeats."""
-    return said if origin is None else said.replace(origin.location, without_credentials(origin.location))
 
 
 def _size(directory: Path) -> int:
     total = 0
     for root, _directories, files in os.walk(directory):
         for name in files:
-            try:
+            # Git removes files while we look.
+            with suppress(OSError):
                 total += os.lstat(os.path.join(root, name)).st_size  # noqa: PTH118 - walked often
-            except OSError:
-                continue
     return total
 
 
@@ -231,5 +225,8 @@ def _records(output: IO[bytes]) -> Iterator[bytes]:
     while chunk := output.read(65_536):
         *whole, rest = (rest + chunk).split(b"\0")
         yield from whole
+        # One name as long as a clone may be would be copied again with each chunk.
+        if len(rest) > MAX_HEADER_BYTES:
+            raise SourceError(f"The repository has a name of over {MAX_HEADER_BYTES:,} bytes. It was not fetched.")
     if rest:
         yield rest

@@ -6,14 +6,12 @@ files out and replaces links, so that an honest copy may differ.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from deepskills._install.origin import Origin
 from deepskills._install.paths import MAX_FILE_BYTES, MAX_SKILL_BYTES, SourceError, name_is_safe
 from deepskills._install.trees import open_directory
 
@@ -108,7 +106,7 @@ def _state(directory: Path, expected: object) -> NpxState:
 def hash_directory(directory: Path) -> str | None:
     """Return the other installer's hash of a directory; `None` where it cannot be told."""
     try:
-        tree = open_directory(Origin("directory", os.fspath(directory), ""), frozenset({".git", "node_modules"}))
+        tree = open_directory(directory, {".git", "node_modules"})
         # Links are passed over, as that installer does.
         files = [path for path, node in tree.nodes.items() if node.kind == "file"]
         nodes = [tree.nodes[path] for path in files]

@@ -34,7 +34,7 @@ MAX_INSTRUCTION_BYTES = 64 * 1024 * 1024
 """How large all `SKILL.md` of a source may be together, because each is read before anybody chooses."""
 
 MAX_HEADER_BYTES = 64 * 1024
-"""How large a header of an archive may be."""
+"""How large a header of an archive, or a name in a repository, may be."""
 
 MAX_NAME_BYTES = 255
 """How long one part of a path may be; file systems take no more."""

@@ -17,7 +17,8 @@ from deepskills._catalog.layout import select_searched
 from deepskills._errors import SkillsError
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
 from deepskills._install.npx import read_npx_lock
-from deepskills._install.paths import MAX_ENTRIES, READ_ONLY, STAGING, SourceError, name_is_safe, shown
+from deepskills._install.paths import MAX_ENTRIES, STAGING, SourceError, name_is_safe, shown
+from deepskills._install.trees import Node, open_directory, read_regular
 from deepskills._types import SKILL_FILE
 
 DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]
@@ -34,8 +35,6 @@ SENTENCES: Mapping[DriftKind, str] = {
     "unreadable": "it cannot be read",
 }
 """What each kind of drift means, as a sentence's end."""
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,13 @@ class Drift:
         }
 
 
-def find_drift(directory: str | Path, lock: Lock) -> list[Drift]:
+def find_drift(directory: Path, lock: Lock) -> list[Drift]:
     """Return every difference between the skills of a lock and what is installed, in order."""
-    found: list[Drift] = []
-    for name in sorted(lock.skills):
-        found += skill_drift(os.path.join(directory, name), name, lock.skills[name])  # noqa: PTH118 - thousands of them
-    return found
+    skills = sorted(lock.skills.items())
+    return [drift for name, locked in skills for drift in skill_drift(directory / name, name, locked)]
 
 
-def find_unlisted(directory: str | Path, lock: Lock, lock_path: Path) -> list[str]:
+def find_unlisted(directory: Path, lock: Lock, lock_path: Path) -> list[str]:
     """Return the directories of skills that no lock lists, at any depth; `.` for the source itself.
 
     They are looked for by the rule of discovery, whatever depth that is given, and links are followed as backends do.
@@ -75,118 +72,54 @@ def find_unlisted(directory: str | Path, lock: Lock, lock_path: Path) -> list[st
     Raises:
         SourceError: If there are too many directories.
     """
-    found: list[str] = []
-    pending = [("", os.fspath(directory))]
+    found: set[str] = set()
     # A link can lead back to where it lies.
     seen: set[str] = set()
-    while pending:
-        prefix, path = pending.pop()
+    # What is missing or cannot be listed shows no skills to an agent either.
+    for path, directories, files in os.walk(directory, followlinks=True):
         if (real := os.path.realpath(path)) in seen:
+            directories.clear()
             continue
         seen.add(real)
         if len(seen) > MAX_ENTRIES:
             raise SourceError(f"{shown(os.fspath(directory))} has more than {MAX_ENTRIES:,} directories.")
-        try:
-            with os.scandir(path) as scanned:
-                entries = {entry.name: _is_directory(entry) for entry in scanned}
-        except OSError:
-            # A source that is missing or a directory that cannot be listed shows no skills to an agent either.
-            continue
-        is_skill = entries.get(SKILL_FILE) is False
+        own = Path(path).relative_to(directory).as_posix()
+        is_source, is_skill = own == ".", SKILL_FILE in files
         if is_skill:
-            found.append(prefix.rstrip("/") or ".")
-        below = (name for name, is_directory in entries.items() if is_directory and prefix + name not in lock.skills)
-        for name in select_searched(below, is_skill=is_skill, is_source=not prefix):
-            pending.append((f"{prefix}{name}/", os.path.join(path, name)))  # noqa: PERF401, PTH118 - thousands of them
-    return sorted(set(found) - read_npx_lock(lock_path)[0].keys())
+            found.add(own)
+        searched = select_searched(sorted(directories), is_skill=is_skill, is_source=is_source)
+        directories[:] = [name for name in searched if not is_source or name not in lock.skills]
+    return sorted(found - read_npx_lock(lock_path)[0].keys())
 
 
-def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def skill_drift(directory: str, name: str, locked: LockedSkill) -> list[Drift]:  # noqa: C901 - one loop, run often
+def skill_drift(directory: Path, name: str, locked: LockedSkill) -> list[Drift]:
     """Return every difference between a skill's directory and what a lock says of it."""
-    try:
-        # Followed on purpose: people link skill directories. Links inside are never followed.
-        is_directory = stat.S_ISDIR(os.stat(directory).st_mode)  # noqa: PTH116 - a skill's directory may be a link
-    except FileNotFoundError:
+    # A link to a directory is followed on purpose: people link skill directories. Links inside are never followed.
+    if not directory.is_dir():
         return [Drift(name, "missing")]
-    except OSError:
+    try:
+        nodes = open_directory(directory, skipped=()).nodes
+    except SourceError:
         return [Drift(name, "unreadable")]
-    if not is_directory:
-        return [Drift(name, "missing")]
-    found: list[Drift] = []
-    expected = locked.files
-    present = 0
-    pending = [("", directory)]
-    seen = 0
-    while pending:
-        prefix, path = pending.pop()
-        try:
-            with os.scandir(path) as scanned:
-                entries = list(scanned)
-        except OSError:
-            found.append(Drift(name, "unreadable", prefix))
-            continue
-        for entry in entries:
-            relative = prefix + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                pending.append((f"{relative}/", entry.path))
-                continue
-            seen += 1
-            if seen > MAX_ENTRIES:
-                raise SourceError(f"{shown(directory)} has more than {MAX_ENTRIES:,} files.")
-            file = expected.get(relative)
-            if file is None:
-                found.append(Drift(name, "added", relative))
-                continue
-            present += 1
-            kind = _file_drift(entry.path, file)
-            if kind is not None:
-                found.append(Drift(name, kind, relative))
-    # Counted while walking, so that the usual case needs no second look at each file.
-    if present != len(expected):
-        found += [Drift(name, "removed", path) for path in expected if not _is_entry(f"{directory}/{path}")]
-    return sorted(found, key=lambda drift: drift.path)
+    kinds: dict[str, DriftKind | None] = dict.fromkeys(locked.files, "removed")
+    kinds |= {path: _file_drift(directory / path, node, locked.files.get(path)) for path, node in nodes.items()}
+    return [Drift(name, kind, path) for path, kind in sorted(kinds.items()) if kind is not None]
 
 
-def _is_entry(path: str) -> bool:
-    """Whether something that is not a directory lies there: an empty one in a file's place was not seen on the way."""
-    try:
-        return not stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _file_drift(path: str, file: LockedFile) -> DriftKind | None:
+def _file_drift(path: Path, node: Node, locked: LockedFile | None) -> DriftKind | None:
     """Return how a file differs; one that is now a link or a pipe is another file."""
+    if locked is None:
+        return "added"
+    if node.kind != "file" or node.size != locked.size:
+        return "changed"
     try:
-        descriptor = os.open(path, READ_ONLY)
-    except OSError:
-        return "changed" if os.path.islink(path) else "unreadable"  # noqa: PTH114 - as above
-    try:
-        status = os.fstat(descriptor)
-        # Before anything is hashed: another size is another file.
-        if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
-            return "changed"
-        content = os.read(descriptor, _CHUNK)
-        digest = hashlib.sha256(content)
-        while len(content) == _CHUNK:
-            content = os.read(descriptor, _CHUNK)
-            digest.update(content)
-    except OSError:
+        content = read_regular(path, node.path)
+    except SourceError:
         return "unreadable"
-    finally:
-        os.close(descriptor)
-    if digest.hexdigest() != file.sha256:
+    if hashlib.sha256(content).hexdigest() != locked.sha256:
         return "changed"
     # Other systems have no such bit to compare.
-    has_bits = os.name == "posix"
-    return "executable" if has_bits and bool(status.st_mode & 0o100) != file.executable else None
+    return "executable" if os.name == "posix" and node.executable != locked.executable else None
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from deepskills._install.candidates import (
     find_candidates,
     is_script,
     stage,
-    twice_named,
     with_required,
 )
 from deepskills._install.differences import TextDifferences
@@ -37,19 +36,6 @@ Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed",
 
 Progress: TypeAlias = Callable[[str], None]
 """Is told what is being done, in one short sentence."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A skill of a source that cannot be placed, and why."""
-
-    path: str
-    name: str
-    reason: str
-
-    def row(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return {"path": self.path, "name": self.name, "message": self.reason}
 
 
 @dataclass(frozen=True)
@@ -80,16 +66,6 @@ class Change:
             "removed": sorted(old.keys() - new.keys()),
         }
 
-    def compare_texts(self, directory: Path, staged: Path) -> dict[str, list[str] | None]:
-        """Return by path how each file that changes differs from what lies there now; `None` if it is not text."""
-        texts = TextDifferences(directory / self.name, staged / self.name)
-        # What is on disk counts, edits included, so every file is looked at.
-        paths = {*(self.new.files if self.new is not None else ()), *(self.old.files if self.old is not None else ())}
-        paths |= {drift.path for drift in self.drift if drift.path and not drift.path.endswith("/")}
-        found = {path: texts.compare(path) for path in sorted(paths)}
-        named = {path for kind in self.files().values() for path in kind}
-        return {path: lines for path, lines in found.items() if lines or (lines is None and path in named)}
-
     def row(self) -> dict[str, Any]:
         """Return it as JSON shows it."""
         shown_skill = self.new or self.old
@@ -115,7 +91,9 @@ class Changes:
     project: "Project"
     lock: Lock
     items: Sequence[Change] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[Candidate] = ()
+    """The skills that cannot be placed."""
+
     _workspace: Workspace | None = field(default=None, repr=False)
 
     @property
@@ -125,7 +103,15 @@ class Changes:
 
     def compare_texts(self, change: Change) -> dict[str, list[str] | None]:
         """Return by path how each file of a change differs from what lies there now; `None` if it is not text."""
-        return change.compare_texts(self.project.directory, self._workspace.new) if self._workspace is not None else {}
+        if self._workspace is None:
+            return {}
+        texts = TextDifferences(self.project.directory / change.name, self._workspace.new / change.name)
+        # What is on disk counts, edits included, so every file is looked at.
+        paths = {path for skill in (change.new, change.old) if skill is not None for path in skill.files}
+        paths |= {drift.path for drift in change.drift if drift.path}
+        found = {path: texts.compare(path) for path in sorted(paths)}
+        named = {path for kind in change.files().values() for path in kind}
+        return {path: lines for path, lines in found.items() if lines or (lines is None and path in named)}
 
     def apply(self) -> None:
         """Make all changes, or none."""
@@ -169,17 +155,11 @@ class Project:
             installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
             chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
             chosen = collect_files(tree, chosen, origin.recorded)
-            twice = twice_named(chosen)
-            refused = [
-                Refused(candidate.path, candidate.name, reason)
-                for candidate in chosen
-                if (reason := candidate.refusal or twice.get(candidate.path)) is not None
-            ]
+            refused = [candidate for candidate in chosen if candidate.refusal is not None]
             # Named skills come all or none. Without names, those that can be placed are.
             if names and refused:
-                raise IncompleteError([f"{item.name}: {item.reason}." for item in refused])
-            spoiled = {item.path for item in refused}
-            usable = [candidate for candidate in chosen if candidate.path not in spoiled]
+                raise IncompleteError([f"{candidate.name}: {candidate.refusal}." for candidate in refused])
+            usable = [candidate for candidate in chosen if candidate.refusal is None]
             files = sum(len(candidate.files) for candidate in usable)
             self.progress(f"Reading {files:,} files of {len(usable):,} skills")
             staged = stage(tree, usable, space.new)
@@ -200,20 +180,16 @@ class Project:
             lock = load_lock(self.lock_path)
             wanted = self._locked(lock, names)
             items: list[Change] = []
-            refused: list[Refused] = []
-            wanted_refs = {name: lock.skills[name].ref for name in wanted}
-            for name, candidate, tree, reason in self._fetch(lock, wanted_refs, space):
-                locked = lock.skills[name]
-                if candidate is None or tree is None or reason is not None:
-                    refused.append(Refused(locked.path, name, reason or ""))
-                    continue
+            refused: list[Candidate] = []
+            for name, candidate, new in self._fetch(lock, {name: lock.skills[name].ref for name in wanted}, space):
+                refusal = candidate.refusal
                 # Found by its path in the source: a name can be taken by another skill there.
-                if candidate.name != name:
-                    renamed = f"{locked.source} now calls it {shown(candidate.name)}. Remove {name} and add that."
-                    refused.append(Refused(locked.path, name, renamed))
-                    continue
-                new = replace(locked, commit=tree.commit, files=stage(tree, [candidate], space.new)[name])
-                items.append(self._change(candidate, new, lock))
+                if refusal is None and candidate.name != name:
+                    refusal = f"{new.source} now calls it {shown(candidate.name)}; remove {name} and add that"
+                if refusal is not None:
+                    refused.append(replace(candidate, name=name, refusal=refusal))
+                else:
+                    items.append(self._change(candidate, new, lock))
             yield Changes(self, lock, sorted(items, key=lambda item: item.name), refused, space)
 
     @contextmanager
@@ -236,7 +212,7 @@ class Project:
             # Somebody's edits must not vanish by an `install`.
             if edited and not replace_drifted:
                 raise IncompleteError(
-                    [f"{name} differs from the lock: {_list(found)}." for name, found in edited.items()]
+                    [f"{name} differs from the lock: {_list_drift(found)}." for name, found in edited.items()]
                     + ["Run `deepskills verify --fix` to put it back."]
                 )
             unlisted = find_unlisted(self.directory, lock, self.lock_path) if frozen else []
@@ -263,7 +239,7 @@ class Project:
         doing = {"directory": "Reading", "git": "Fetching", "site": "Fetching"}.get(origin.kind, "Unpacking")
         self.progress(f"{doing} {origin.recorded}" + (f" at {origin.ref}" if origin.ref else ""))
         if origin.kind == "directory":
-            return open_directory(origin)
+            return open_directory(origin.location)
         if origin.kind in {"zip", "tar"}:
             return open_archive(origin)
         scratch = space.scratch / str(number)
@@ -280,7 +256,7 @@ class Project:
         is_there = place.is_symlink() or place.exists()
         if old is None:
             return Change(name, "replaced" if is_there else "new", new, None, candidate)
-        drift = skill_drift(str(place), name, old)
+        drift = skill_drift(place, name, old)
         has_moved = (old.source, old.ref, old.path) != (new.source, new.ref, new.path)
         if dict(new.files) == dict(old.files) and not drift and not has_moved:
             # A new commit that changes nothing here changes nothing in the lock either: no churn.
@@ -294,48 +270,48 @@ class Project:
         wrong: list[str] = []
         # By commit, not by ref: a branch has moved on since the review.
         commits = {name: lock.skills[name].commit for name in drifted}
-        for name, found, tree, reason in self._fetch(lock, commits, space):
+        for name, candidate, found in self._fetch(lock, commits, space):
             locked = lock.skills[name]
-            if found is None or tree is None or reason is not None:
-                wrong.append(f"{name}: {reason}")
-                continue
-            # Under the locked name: the directory is the lock's business, the content is compared file by file.
-            candidate = replace(found, name=name)
-            staged = stage(tree, [candidate], space.new)[name]
-            if staged != dict(locked.files):
-                differing = _differing(staged, locked)
-                wrong.append(f"{name}: {locked.source} now gives other files than the lock says{differing}.")
-                continue
-            status: Status = "new" if drifted[name][0].kind == "missing" else "restored"
-            items.append(Change(name, status, locked, locked, candidate, drifted[name]))
+            if candidate.refusal is not None:
+                wrong.append(f"{name}: {candidate.refusal}.")
+            elif found.files != locked.files:
+                differing = _list_differing(found, locked)
+                wrong.append(f"{name}: {locked.source} now gives other files than the lock says ({differing}).")
+            else:
+                status: Status = "new" if drifted[name][0].kind == "missing" else "restored"
+                items.append(Change(name, status, locked, locked, candidate, drifted[name]))
         if wrong:
             raise IncompleteError(wrong)
         return sorted(items, key=lambda item: item.name)
 
     def _fetch(
         self, lock: Lock, refs: Mapping[str, str | None], space: Workspace
-    ) -> Iterator[tuple[str, Candidate | None, Tree | None, str | None]]:
-        """Yield what the sources of locked skills have at these refs; a reason says why one cannot be placed."""
+    ) -> Iterator[tuple[str, Candidate, LockedSkill]]:
+        """Yield what the sources of locked skills have at these refs, staged unless it cannot be placed."""
         groups: dict[tuple[str, str | None], list[str]] = {}
         for name, ref in refs.items():
             # One fetch for each source and ref, however many skills come from it.
             groups.setdefault((lock.skills[name].source, ref), []).append(name)
         for number, ((source, ref), names) in enumerate(sorted(groups.items(), key=str)):
-            by_path = {lock.skills[name].path: name for name in names}
+            paths = {lock.skills[name].path for name in names}
+            failure: str | None = None
+            found: dict[str, Candidate] = {}
             try:
                 origin = parse_origin(source, ref, self.lock_path.parent, self.lock_path.parent)
-                tree = self._tree(origin, space, number, by_path)
-                wanted = [candidate for candidate in find_candidates(tree, source) if candidate.path in by_path]
+                tree = self._tree(origin, space, number, paths)
+                wanted = [candidate for candidate in find_candidates(tree, source) if candidate.path in paths]
                 found = {candidate.path: candidate for candidate in collect_files(tree, wanted, source)}
             except SourceError as error:
-                yield from ((name, None, None, str(error)) for name in names)
-                continue
+                failure = str(error).rstrip(".")
             for name in names:
-                candidate = found.get(lock.skills[name].path)
-                reason = f"{candidate.refusal}." if candidate is not None and candidate.refusal is not None else None
-                if candidate is None:
-                    reason = f"{source} no longer has it. It stays as it is; remove it with `deepskills remove {name}`."
-                yield name, candidate, tree, reason
+                locked = lock.skills[name]
+                gone = f"{source} no longer has it. It stays as it is; remove it with `deepskills remove {name}`"
+                candidate = found.get(locked.path) or Candidate(name, locked.path, refusal=failure or gone)
+                if candidate.refusal is None:
+                    # Under the locked name: the directory is the lock's business.
+                    files = stage(tree, [replace(candidate, name=name)], space.new)[name]
+                    locked = replace(locked, commit=tree.commit, files=files)
+                yield name, candidate, locked
 
     def _locked(self, lock: Lock, names: Sequence[str]) -> list[str]:
         unknown = [name for name in names if name not in lock.skills]
@@ -346,11 +322,11 @@ class Project:
         return sorted(dict.fromkeys(names)) if names else sorted(lock.skills)
 
 
-def _list(drift: Sequence[Drift]) -> str:
+def _list_drift(drift: Sequence[Drift]) -> str:
     words = [f"{item.path or 'the skill'} ({item.kind})" for item in drift[:10]]
     return ", ".join(words) + (f" and {len(drift) - 10} more" if len(drift) > 10 else "")  # noqa: PLR2004 - shown
 
 
-def _differing(staged: Mapping[str, Any], locked: LockedSkill) -> str:
-    names = sorted(path for path in staged.keys() | locked.files.keys() if staged.get(path) != locked.files.get(path))
-    return f" ({', '.join(names[:10])})"
+def _list_differing(found: LockedSkill, locked: LockedSkill) -> str:
+    paths = found.files.keys() | locked.files.keys()
+    return ", ".join(sorted(path for path in paths if found.files.get(path) != locked.files.get(path))[:10])

@@ -8,17 +8,18 @@ not a directory, or stands for a device spoils the whole archive: no tool packs 
 repositories do hold, only spoil the skill that they lie in (`candidates`).
 
 What a `.zip` or `.tar.gz` costs is bounded whatever it claims: the bytes that come out of it, the headers among them,
-its members, and the directories that their paths name. The `.tar` format is read here rather than by `tarfile`, which
-takes a header of any size into memory and copies global headers for each member.
+its members, and the directories that their paths name. `tarfile` reads through a stream that bounds each header, and
+forgets global headers, which it would copy for each member.
 """
 
 import gzip
+import io
 import os
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,13 +105,13 @@ class Entries:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def open_directory(origin: Origin, skipped: frozenset[str] = frozenset({GIT_DIRECTORY, STAGING})) -> Tree:
+def open_directory(location: str | Path, skipped: Collection[str] = (GIT_DIRECTORY, STAGING)) -> Tree:
     """Return the tree of a directory, without directories of these names.
 
     Raises:
         SourceError: If it cannot be listed or is too large.
     """
-    root = os.path.realpath(origin.location)
+    root = os.path.realpath(location)
     found = Entries(shown(root))
     pending = [""]
     while pending:
@@ -175,7 +176,6 @@ def read_regular(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
 
 _UTF8_FLAG = 0x800
 _ENCRYPTED_FLAG = 0x1
-_BLOCK = 512
 _BROKEN = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -330,115 +330,78 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
 
 @contextmanager
 def _tar_members(path: str) -> Iterator[Iterator[_Member]]:
-    with Path(path).open("rb") as packed, gzip.open(packed) as unpacked:
-        yield _TarStream(unpacked).members()
+    with gzip.open(path) as unpacked:
+        stream = _Stream(unpacked)
+        with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            yield _read_tar(archive, stream)
 
 
-class _TarStream:
-    """The members of an unpacked `.tar`, read once from start to end: a `.tar.gz` has no index."""
+class _Stream(io.RawIOBase):
+    """An unpacked `.tar` as it is read from start to end: a `.tar.gz` has no index."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
-        self._left = MAX_ARCHIVE_BYTES
-        self._member_left = 0
-        """How many bytes of the current member, padding included, were not read."""
+        self._left = MAX_HEADER_BYTES
+        self.last = b""
+        """What was read last."""
 
-    def members(self) -> Iterator[_Member]:
-        """Yield every member.
+    def allow(self, size: int) -> None:
+        """Allow so many bytes to be read from now on."""
+        self._left = size
+
+    def tell(self) -> int:
+        """Return how far it was read."""
+        return self._file.tell()
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Go on at a place."""
+        if position > MAX_ARCHIVE_BYTES:
+            raise _too_large()
+        return self._file.seek(position, whence)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return so many bytes, or what is left.
 
         Raises:
-            SourceError: If more comes out of the stream than of any honest archive.
-            tarfile.TarError: If it is not a `.tar`.
+            SourceError: If that is more than was allowed.
         """
-        fields: dict[str, str] = {}
-        while (info := self._header()) is not None:
-            # What says more about the next member: its long name, or records of any kind.
-            if info.type in {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}:
-                name = self._extension(info).partition(b"\0")[0]
-                if info.type == tarfile.GNUTYPE_LONGNAME:
-                    fields["path"] = name.decode("utf-8", "surrogateescape")
-            elif info.type in {tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE}:
-                fields |= _pax_fields(self._extension(info))
-            # Global records name no file; git puts the commit there.
-            elif info.type != tarfile.XGLTYPE:
-                yield self._member(info, fields)
-                fields = {}
-            self._skip()
+        self._left -= size
+        if size < 0 or self._left < 0:
+            raise SourceError(f"The archive has a header of over {MAX_HEADER_BYTES:,} bytes. It was not unpacked.")
+        self.last = self._file.read(size)
+        return self.last
 
-    def _member(self, info: tarfile.TarInfo, fields: dict[str, str]) -> _Member:
-        size = int(fields.get("size", info.size))
+
+def _read_tar(archive: tarfile.TarFile, stream: _Stream) -> Iterator[_Member]:
+    """Yield every member.
+
+    Raises:
+        SourceError: If a member's headers are larger than those of any honest archive.
+        tarfile.TarError: If it is not a `.tar`.
+    """
+
+    def read(info: tarfile.TarInfo, size: int) -> bytes:
+        stream.allow(info.size)
+        file = archive.extractfile(info)
+        return file.read(size) if file is not None else b""
+
+    while (info := archive.next()) is not None:
+        if info.size < 0:
+            raise tarfile.ReadError("a member has a negative size")
         kind: Kind | None = "special"
         if info.isdir():
             kind = None
         elif info.issym() or info.islnk():
             kind = "link"
         # Sparse files claim any size for nothing; no packer writes them for text.
-        elif info.isreg() and info.type != tarfile.GNUTYPE_SPARSE and "sparse" not in fields:
+        elif info.isreg() and not info.issparse():
             kind = "file"
         is_file = kind == "file"
-        if size < 0:
-            raise tarfile.ReadError("a member has a negative size")
-        self._member_left = _pad(size) if is_file else 0
-        return _Member(
-            fields.get("path", info.name),
-            kind,
-            size if is_file else 0,
-            bool(info.mode & 0o100),
-            partial(self._content, size),
-        )
-
-    def _content(self, size: int, limit: int) -> bytes:
-        content = self._read(min(size, limit))
-        self._member_left -= len(content)
-        return content
-
-    def _header(self) -> tarfile.TarInfo | None:
-        """Return the next header; `None` at the end."""
-        block = self._read(_BLOCK, is_last=True)
-        if not block.strip(b"\0"):
-            return None
-        info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        if info.size < 0:
-            raise tarfile.ReadError("a member has a negative size")
-        return info
-
-    def _extension(self, info: tarfile.TarInfo) -> bytes:
-        if info.size > MAX_HEADER_BYTES:
-            raise SourceError(f"The archive has a header of {info.size:,} bytes. It was not unpacked.")
-        return self._read(_pad(info.size))[: info.size]
-
-    def _skip(self) -> None:
-        while self._member_left > 0:
-            self._member_left -= len(self._read(min(self._member_left, 1 << 16)))
-
-    def _read(self, size: int, *, is_last: bool = False) -> bytes:
-        self._left -= size
-        if self._left < 0:
-            raise _too_large()
-        content = self._file.read(size)
-        if len(content) < size and (content or not is_last):
-            raise tarfile.ReadError("it ends too early")
-        return content
-
-
-def _pad(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
-
-
-def _pax_fields(records: bytes) -> dict[str, str]:
-    """Return what a header's records (`LENGTH NAME=VALUE`) say of the next member: name, size, if it is sparse."""
-    fields: dict[str, str] = {}
-    place = 0
-    while place < len(records):
-        length, _space, _rest = records[place : place + 20].partition(b" ")
-        end = place + int(length)
-        name, equals, value = records[place + len(length) + 1 : end - 1].partition(b"=")
-        if not equals or end > len(records):
-            raise tarfile.ReadError("a header cannot be read")
-        # Others are not kept: headers may follow each other without end.
-        if name in {b"path", b"size"}:
-            fields[name.decode()] = value.decode("utf-8", "surrogateescape")
-        elif name.startswith(b"GNU.sparse"):
-            fields["sparse"] = ""
-        place = end
-    return fields
+        yield _Member(info.name, kind, info.size if is_file else 0, bool(info.mode & 0o100), partial(read, info))
+        # It would keep all members, and copy all global headers for each.
+        archive.members.clear()
+        archive.pax_headers.clear()
+        stream.allow(MAX_HEADER_BYTES)
+    # What is no header ends the list, as the end does.
+    if stream.last.strip(b"\0"):
+        raise tarfile.ReadError("it ends too early")

@@ -233,8 +233,8 @@ PROBLEMS: dict[str, tuple[Severity, str]] = {
     ),
     "mcp-mismatch": (
         "error",
-        "What the MCP server sent for {file} is not what it listed: {reason}. Nothing of it was used; the entry was "
-        "fetched again, so load the skill again to use what there is now.",
+        "What the MCP server sent for {file} is not what it listed: {reason}. Nothing of it was used. Load the skill "
+        "again to use what the server has now.",
     ),
     "provided-invalid": (
         "error",

@@ -149,13 +149,16 @@ async def _unless_closed(future: Awaitable[ResultT]) -> ResultT:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise _FinalError("the connection was closed") from None
+        raise ConnectionLostError("the connection was closed") from None
 
 
 class Connection(Protocol):
     """Sends requests to one server. All of it runs on the connection's home."""
 
     home: Bridge
+
+    def mask(self, text: str) -> str:
+        """Return a text without the secrets of the connection."""
 
     async def peer(self) -> Peer:
         """Return the session, opened if need be."""
@@ -179,6 +182,10 @@ class Borrowed:
         self.home: Bridge = CallersLoop(asyncio.get_running_loop(), timeout)
         self._session = session
         self._timeout = timeout
+
+    def mask(self, text: str) -> str:
+        """Return a text as it is: we do not know the secrets of the session."""
+        return text
 
     async def peer(self) -> Peer:
         """Return the session."""
@@ -204,6 +211,7 @@ class Opened:
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks that hold a connection, or are about to end one."""
         self._process = 0
+        self.mask = spec.masker.mask
 
     async def peer(self) -> Peer:
         """Return the session, opened if need be.
@@ -229,7 +237,7 @@ class Opened:
             except ConnectionLostError as error:
                 self._drop(held)
                 # Not tried again: a new connection that fails at once, a server that does not answer, and a closed one.
-                if is_last or not was_used or isinstance(error, _FinalError):
+                if is_last or not was_used or held.is_closed or isinstance(error, TimedOutError):
                     raise
         raise AssertionError  # The second round returns or raises.
 
@@ -238,9 +246,8 @@ class Opened:
         self._opening.give_up()
         held, self._held = self._held, None
         if held is not None:
-            for answer in [*held.pending]:
-                answer.cancel()
-            held.end_soon()
+            held.is_closed = True
+            held.end()
         # Tasks dropped earlier may still be ending a process that does not respond.
         tasks = set(self._tasks) if self._process == os.getpid() else set()
         if tasks:
@@ -264,11 +271,11 @@ class Opened:
     def _drop(self, held: "_Held") -> None:
         if self._held is held:
             self._held = None
-        held.end_soon()
+        held.end()
 
 
-class _FinalError(ConnectionLostError):
-    """The request timed out, or the connection was closed on purpose."""
+class TimedOutError(ConnectionLostError):
+    """A server did not answer in time."""
 
 
 class _Held:
@@ -283,6 +290,8 @@ class _Held:
         tasks.add(self._task)
         self._task.add_done_callback(tasks.discard)
         self.is_used = False
+        self.is_closed = False
+        """Whether it was closed on purpose."""
         self.peer: Peer
 
     @classmethod
@@ -299,7 +308,7 @@ class _Held:
                 held.peer = await asyncio.shield(held._ready)
         except TimeoutError:
             held._task.cancel()
-            raise _FinalError(f"the server was not ready within {timeout:g} seconds") from None
+            raise TimedOutError(f"the server was not ready within {timeout:g} seconds") from None
         except asyncio.CancelledError:
             held._task.cancel()
             raise
@@ -327,7 +336,10 @@ class _Held:
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
                 raise
 
-    def end_soon(self) -> None:
+    def end(self) -> None:
+        """End the connection, and at once what waits for it: `mcp` 1.x would let that wait for its own time limit."""
+        for answer in [*self.pending]:
+            answer.cancel()
         self._stop.set()
 
 
@@ -348,7 +360,7 @@ async def _answer(
         async with asyncio.timeout(seconds):
             return await peer.request(method, params)
     except TimeoutError:
-        raise _FinalError(f"no answer to {method} within {limit:g} seconds") from None
+        raise TimedOutError(f"no answer to {method} within {limit:g} seconds") from None
     except Exception as error:  # noqa: BLE001 - a transport may raise anything
         code = code_of(error)
         reason = shown(reason_of(error))

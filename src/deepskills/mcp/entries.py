@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from deepskills._skillmd.names import name_key
-from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.problems import quoted
 from deepskills._skillmd.read import read_fields, read_skill
 from deepskills._skillmd.text import clean_name
 from deepskills._skillmd.yaml import MAX_EVENTS, NULLS, FrontmatterError, Notes, compose
@@ -23,7 +23,6 @@ from deepskills._types import (
     MAX_SHOWN_NAME_LENGTH,
     MAX_SKILL_FILE_BYTES,
     SKILL_FILE,
-    SkillProblem,
 )
 
 MAX_FILES = 512
@@ -52,7 +51,7 @@ _HASH_LENGTH = 8
 
 
 class EntryError(Exception):
-    """An entry cannot be used; has the code of the problem, and its values."""
+    """An entry, or a whole listing, cannot be used; has the code of the problem, and its values."""
 
     def __init__(self, code: str, uri: str = "", **values: object) -> None:
         super().__init__(code)
@@ -73,10 +72,6 @@ class ServedFile:
     """SHA-256 of its content, in lower-case hexadecimal."""
 
     size: int
-
-    def holds(self, content: bytes) -> bool:
-        """Whether the content is the one that was described."""
-        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.digest
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,7 @@ class ServedSkill:
             # The cheaper comparison first, which also says more.
             if len(content) != described.size:
                 return f"it has {len(content)} bytes, and the entry says {described.size}"
-            if not described.holds(content):
+            if hashlib.sha256(content).hexdigest() != described.digest:
                 return "its SHA-256 is not the one in the entry"
         elif len(content) > MAX_BYTES:
             return f"it has more than {MAX_BYTES} bytes"
@@ -264,12 +259,6 @@ def _file(item: object, uri: str, root: str, depth: int) -> ServedFile:
 def _parents(path: str) -> Iterable[str]:
     while path := path.rpartition("/")[0]:
         yield path
-
-
-def entry_problem(label: str, error: EntryError, source: str) -> SkillProblem:
-    """Return the problem that says why an entry is not used."""
-    where = f"{source}: {error.uri}" if error.uri else source
-    return problem(where[:MAX_URI_LENGTH], error.code, label=quoted(label), **error.values)
 
 
 # Frontmatter, compared as values.

@@ -8,7 +8,7 @@ every read is compared with the list as well.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -191,12 +191,8 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
         async def work() -> dict[str, ServedSkill]:
             if is_asked and (failure := (await server.listing()).failure) is not None:
                 raise SkillsError(failure)
-            skills = {} if only_loaded else {skill.path: skill for skill in server.known.values()}
-            for load in loads:
-                held = await server.held(*_know_by(load))
-                if held is not None:
-                    skills[held.path] = held
-            return skills
+            skills = {} if only_loaded else dict(server.known)
+            return skills | {skill.path: skill async for skill in _held_since(server, loads)}
 
         skills = await server.connection.home.arun(work)
         return {
@@ -220,9 +216,8 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             if loads is None:
                 skill = await _holder(server, inside)
                 return await server.read(skill, inside[len(skill.path) + 1 :]) if skill is not None else NOT_FOUND
-            for load in loads:
-                held = await server.held(*_know_by(load)) if load["origin"]["label"] == server.label else None
-                if held is not None and inside.startswith(f"{held.path}/"):
+            async for held in _held_since(server, loads):
+                if inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
                     # Only files in the entry held since the load, whatever the server lists by now.
                     if held.is_dynamic or held.file_uri(below) is not None:
@@ -237,8 +232,13 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             return str(error)
 
 
-def _know_by(load: LoadRecord) -> tuple[str, str]:
-    return load["digest"], load["origin"]["uri"]
+async def _held_since(server: Server, loads: Sequence[LoadRecord]) -> AsyncIterator[ServedSkill]:
+    """Yield the skills of a server as they were loaded."""
+    for load in loads:
+        if load["origin"]["label"] == server.label:
+            held = await server.held(load["digest"], load["origin"]["uri"])
+            if held is not None:
+                yield held
 
 
 async def _holder(server: Server, inside: str) -> ServedSkill | None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_DIRECTORIES, SkillProblem
 from deepskills.mcp.connections import Connection, SharedAttempt
-from deepskills.mcp.entries import EntryError, ServedSkill, entry_problem, name_served, parse_entry
+from deepskills.mcp.entries import MAX_URI_LENGTH, EntryError, ServedSkill, name_served, parse_entry
 from deepskills.mcp.wire import INVALID_PARAMS, ConnectionLostError, ServerError, content_of, cursors
 
 logger = logging.getLogger("deepskills")
@@ -39,6 +39,9 @@ LISTING_TIMEOUTS = 4
 
 MAX_ADDED = 1_000
 """How many skills of one server may be added by URI."""
+
+ENTRIES_A_TURN = 20
+"""How many entries are checked before other work of the loop gets its turn."""
 
 MAX_TTL_SECONDS = 24 * 3600.0
 """How long a listing is believed at most, whatever the server says."""
@@ -114,7 +117,7 @@ class Server:
     async def _asked(self) -> Listed:
         peer = await self.connection.peer()
         if not peer.serves_skills:
-            return self._merged(_Gathered(self), [problem(self._source, "mcp-not-declared", label=quoted(self.label))])
+            return self._merged(_Gathered(self), [self.problem_of(EntryError("mcp-not-declared"))])
         gathered = _Gathered(self)
         try:
             async with asyncio.timeout(self._timeout * LISTING_TIMEOUTS):
@@ -127,8 +130,8 @@ class Server:
         cursor, seen = None, set[str]()
         for _page in range(MAX_PAGES):
             answer = await self.connection.request("skills/list", {"cursor": cursor} if cursor is not None else {})
-            gathered.take(answer)
-            if gathered.is_cut:
+            await gathered.take(answer)
+            if gathered.cut_reason is not None:
                 return None
             try:
                 cursor = cursors(answer, seen)
@@ -137,8 +140,6 @@ class Server:
             if cursor is None:
                 return None
             seen.add(cursor)
-            # Thousands of entries are checked on this loop; other work gets its turn between the pages.
-            await asyncio.sleep(0)
         return gathered.cut(f"it has more than {MAX_PAGES} pages")
 
     async def _refresh(self, gathered: "_Gathered") -> list[SkillProblem]:
@@ -151,7 +152,7 @@ class Server:
                 gathered.keep_for(ttl)
             except EntryError as error:
                 del self._added[uri]
-                problems.append(entry_problem(self.label, error, self._source))
+                problems.append(self.problem_of(error))
             except ServerError as error:
                 if error.code == INVALID_PARAMS:
                     del self._added[uri]
@@ -180,11 +181,11 @@ class Server:
             raise SkillsError(f"At most {MAX_ADDED} skills of one server can be added.")
         peer = await self.connection.peer()
         if not peer.serves_skills:
-            raise SkillsError(problem(self._source, "mcp-not-declared", label=quoted(self.label))["message"])
+            raise SkillsError(self.problem_of(EntryError("mcp-not-declared"))["message"])
         try:
             skill, _ttl = await self._fetch_tree(uri)
         except EntryError as error:
-            raise SkillsError(entry_problem(self.label, error, self._source)["message"]) from None
+            raise SkillsError(self.problem_of(error)["message"]) from None
         except ServerError as error:
             if error.code == INVALID_PARAMS:
                 raise SkillNotFoundError(f"The MCP server {self.label!r} has no skill {quoted(uri)}.") from None
@@ -202,7 +203,7 @@ class Server:
     def _replace(self, skill: ServedSkill) -> None:
         before = self._listed or Listed()
         skills = {**before.skills, skill.path: skill}
-        self._listed = Listed(skills, before.problems, expires=before.expires, names=name_served(skills.values()))
+        self._listed = replace(before, skills=skills, names=name_served(skills.values()))
 
     async def _fetch_tree(self, uri: str) -> tuple[ServedSkill, float]:
         answer = await self.connection.request("skills/get", {"uri": uri})
@@ -280,24 +281,26 @@ class Server:
         try:
             fresh, _ttl = await self._fetch_tree(skill.uri)
         except (EntryError, ServerError, ConnectionLostError) as error:
-            reason = error.code if isinstance(error, EntryError) else one_line(str(error))
-            logger.warning("Cannot fetch %s again from the MCP server %r: %s", skill.uri, self.label, reason)
+            uri = self.connection.mask(skill.uri)
+            logger.warning("Cannot fetch %s again from the MCP server %r: %s", uri, self.label, one_line(str(error)))
             # The known entry is wrong, so the next listing asks again, whatever its time to live.
             if self._listed is not None:
-                before = self._listed
-                self._listed = Listed(before.skills, before.problems, names=before.names)
+                self._listed = replace(self._listed, expires=0.0)
             return
         if skill.uri in self._added:
             self._added[skill.uri] = fresh
         self._replace(fresh)
 
     def _mismatch(self, skill: ServedSkill, path: str, reason: str) -> str:
-        found = problem(f"{self._source}/{skill.path}/{path}", "mcp-mismatch", file=quoted(path), reason=reason)
+        found = self.problem_of(EntryError("mcp-mismatch", skill.uri, file=quoted(path), reason=reason))
         return f"mcp-mismatch: {found['message']}"
 
-    @property
-    def _source(self) -> str:
-        return f"/{self.label}"
+    def problem_of(self, error: EntryError) -> SkillProblem:
+        """Return the problem that says why something of the server is not used, without what the server echoes."""
+        where = f"/{self.label}: {error.uri}"[:MAX_URI_LENGTH] if error.uri else f"/{self.label}"
+        found = problem(where, error.code, label=quoted(self.label), **error.values)
+        mask = self.connection.mask
+        return {**found, "path": mask(found["path"]), "message": mask(found["message"])}
 
 
 class _Gathered:
@@ -306,10 +309,11 @@ class _Gathered:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.skills: dict[str, ServedSkill] = {}
-        self.is_cut = False
+        self.cut_reason: str | None = None
+        """Why no more pages are taken."""
+
         self._problems: list[SkillProblem] = []
         self._more = 0
-        self._cut: str | None = None
         self._ttl = MAX_TTL_SECONDS
         self._asked = time.monotonic()
         self._seen = 0
@@ -324,7 +328,7 @@ class _Gathered:
         """Believe the listing no longer than this."""
         self._ttl = min(self._ttl, seconds)
 
-    def take(self, answer: Mapping[str, Any]) -> None:
+    async def take(self, answer: Mapping[str, Any]) -> None:
         """Take the entries of a page."""
         self.keep_for(ttl_of(answer))
         entries = answer.get("skills")
@@ -333,6 +337,9 @@ class _Gathered:
             return
         for entry in entries:
             self._seen += 1
+            # Checked on a loop that is not ours alone: other work gets its turn.
+            if self._seen % ENTRIES_A_TURN == 0:
+                await asyncio.sleep(0)
             if self._seen > MAX_ENTRIES or self._weight > MAX_HELD_BYTES:
                 self.cut(f"only the first {self._seen - 1} of its entries were taken")
                 return
@@ -353,23 +360,22 @@ class _Gathered:
 
     def _note(self, error: EntryError) -> None:
         if len(self._problems) < MAX_PROBLEMS:
-            self._problems.append(entry_problem(self._server.label, error, f"/{self._server.label}"))
+            self._problems.append(self._server.problem_of(error))
         else:
             self._more += 1
 
     def cut(self, reason: str) -> None:
         """Take no more pages."""
-        self.is_cut, self._cut = True, reason
+        self.cut_reason = reason
 
     def problems(self) -> list[SkillProblem]:
         """Return what is wrong with the listing and its entries."""
-        found = list(self._problems)
-        source, label = f"/{self._server.label}", quoted(self._server.label)
+        errors = []
         if self._more:
-            found.append(problem(source, "mcp-entry-invalid", label=label, reason=f"{self._more} more are wrong too"))
-        if self._cut is not None:
-            found.append(problem(source, "mcp-listing-cut", label=label, reason=self._cut))
-        return found
+            errors.append(EntryError("mcp-entry-invalid", reason=f"{self._more} more are wrong too"))
+        if self.cut_reason is not None:
+            errors.append(EntryError("mcp-listing-cut", reason=self.cut_reason))
+        return [*self._problems, *map(self._server.problem_of, errors)]
 
 
 def ttl_of(answer: Mapping[str, Any]) -> float:

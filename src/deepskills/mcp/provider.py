@@ -44,7 +44,7 @@ class McpSkill(ProvidedSkill):
     entry_digest: str = ""
     """Changes with the origin, the frontmatter and the content of any file."""
 
-    place: str | None = None
+    directory: str | None = None
     """Its directory for file tools, if those lead to it."""
 
     entry: ServedSkill = field(kw_only=True, compare=False, repr=False)
@@ -58,11 +58,6 @@ class McpSkill(ProvidedSkill):
     def is_dynamic(self) -> bool:
         """Whether the server does not say what its files contain."""
         return self.entry.is_dynamic
-
-    @property
-    def directory(self) -> str | None:
-        """Its directory for file tools."""
-        return self.place
 
 
 class McpProvider(SkillProvider):
@@ -120,7 +115,7 @@ class McpProvider(SkillProvider):
             f"sha256:{own}" if own is not None else None,
             fields,
             entry_digest=entry.digest,
-            place=None if self._mount is None else f"{self._mount}/{self.label}/{entry.path}",
+            directory=None if self._mount is None else f"{self._mount}/{self.label}/{entry.path}",
             entry=entry,
         )
 

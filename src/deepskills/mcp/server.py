@@ -19,8 +19,10 @@ import json
 import logging
 import mimetypes
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
@@ -38,11 +40,10 @@ from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive
 from deepskills._io.plan import Plan, ResultT
 from deepskills._providers.ask import Caller
-from deepskills._providers.base import SkillProvider
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._skillmd.text import one_line
-from deepskills._types import SKILL_FILE, NamespacedSource, OptionalSource, PluginSource
+from deepskills._types import SKILL_FILE
 from deepskills.mcp.entries import MAX_BYTES, MAX_FILES, json_frontmatter
 from deepskills.mcp.wire import EXTENSION, INVALID_PARAMS, IS_FIRST_MAJOR
 
@@ -136,7 +137,8 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         self._middleware: SkillsMiddleware[Any, Any] | None = None
         if isinstance(backend, SkillsMiddleware):
             self._middleware = backend
-            backend, sources = _of_middleware(backend)
+            settings = backend._settings  # noqa: SLF001 - of this package
+            backend, sources = settings.fixed_backend or settings.backend, settings.sources
         if isinstance(backend, str | Path):
             directory = Path(backend).expanduser().absolute()
             if not directory.is_dir():
@@ -144,16 +146,15 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             backend = FilesystemBackend(root_dir=directory, virtual_mode=True)
         if not is_backend(backend) and not callable(backend):
             raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
-        if not callable(sources):
-            # Only to fail early: a function is called at each request.
-            parse_sources(sources)
         self._backend: Any = backend
-        self._sources = sources
+        # A function is called at each request; a middleware has its sources parsed.
+        is_parsed = callable(sources) or self._middleware is not None
+        self._sources: Any = sources if is_parsed else parse_sources(sources)
         self._directories = DirectoryProvider(max_depth)
         self._readings = Readings()
         # Who judges visibility may answer each request in another way; a provider may give each user other skills.
         judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
-        varies = judged or callable(sources) or any(isinstance(source, SkillProvider) for source in sources)
+        varies = judged or callable(sources) or any(source.provider is not None for source in self._sources)
         self._is_fixed = is_backend(backend) and not varies
         self._known: _Shelf | None = None
         self._looking: asyncio.Lock | None = None
@@ -240,15 +241,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
 
     async def _list(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
         view = await self._shelf(ctx)
-        after = _after(params.cursor)
-        names = view.after(after)
-        page = names[:PAGE_SIZE]
+        page, following = _cut_page(view.names, params.cursor, PAGE_SIZE)
         # One after the other: each entry reads all files of its skill.
         entries = [await view.entry(name) for name in page]
-        found: dict[str, Any] = {"skills": [entry for entry in entries if entry is not None]}
-        if len(names) > len(page):
-            found["nextCursor"] = _cursor(page[-1])
-        return found
+        return {"skills": [entry for entry in entries if entry is not None], **following}
 
     async def _get(self, ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
         view = await self._shelf(ctx)
@@ -284,13 +280,8 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             children = _children(dict.fromkeys(files), path)
         if not children:
             raise MCPError(INVALID_PARAMS, "This is not a directory.", {"uri": params.uri})
-        after = _after(params.cursor)
-        names = [name for name in sorted(children) if after is None or name > after]
-        page = names[:CHILDREN_PAGE_SIZE]
-        found: dict[str, Any] = {"resources": [_child(uri, name, is_directory=children[name]) for name in page]}
-        if len(names) > len(page):
-            found["nextCursor"] = _cursor(page[-1])
-        return found
+        page, following = _cut_page(sorted(children), params.cursor, CHILDREN_PAGE_SIZE)
+        return {"resources": [_child(uri, name, is_directory=children[name]) for name in page], **following}
 
     # Skills.
 
@@ -308,7 +299,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         backend = await _give(self._backend, ctx) if not is_backend(self._backend) else self._backend
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
-        sources = parse_sources(await _give(self._sources, ctx) if callable(self._sources) else self._sources)
+        sources = parse_sources(await _give(self._sources, ctx)) if callable(self._sources) else self._sources
         caller = Caller(lambda: ctx)
         readings, catalogs = self._readings, Catalogs(self._readings)
         plan = discover(sources, directories=self._directories, readings=readings, catalogs=catalogs, caller=caller)
@@ -340,21 +331,6 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if self._told.get((name, reason)) is None:
             self._told.put((name, reason), value=True)
             logger.warning("The skill %r is not served: %s", name, one_line(reason))
-
-
-def _of_middleware(middleware: SkillsMiddleware[Any, Any]) -> tuple[Any, Any]:
-    settings = middleware._settings  # noqa: SLF001 - of this package
-    sources: Any = settings.sources
-    backend = settings.fixed_backend or settings.backend
-    return backend, sources if callable(sources) else [source.provider or _as_given(source) for source in sources]
-
-
-def _as_given(source: Source) -> SkillSource:
-    if source.plugin is not None:
-        return PluginSource(source.plugin, source.label)
-    if source.namespace:
-        return NamespacedSource(source.path, source.namespace, source.label)
-    return OptionalSource(source.path, source.label) if source.is_optional else (source.path, source.label)
 
 
 _REPAIRED = frozenset(
@@ -399,13 +375,14 @@ class _Shelf:
     read: "Reader | None"
     """Reads a file as the extensions of a middleware judge it, where the skills are those of one."""
 
-    names: list[str] = field(init=False)
     _listed: BoundedCache[str, frozenset[str]] = field(
         init=False, default_factory=lambda: BoundedCache(MAX_LISTED_BYTES, lambda paths: 200 + sum(map(len, paths)))
     )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", sorted(self.entries))
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the skills, in order."""
+        return sorted(self.entries)
 
     async def listed(self, name: str) -> frozenset[str]:
         """Return the paths that a skill's entry names; none if it has no entry."""
@@ -417,10 +394,6 @@ class _Shelf:
             known = frozenset(unquote(uri.removeprefix(root)) for uri in uris)
             self._listed.put(name, known)
         return known
-
-    def after(self, name: str | None) -> list[str]:
-        """Return the names after a given one, in order."""
-        return self.names if name is None else [own for own in self.names if own > name]
 
     async def entry(self, name: str) -> dict[str, Any] | None:
         """Return the entry of a skill, built from its files as they are now; `None` if it cannot be served."""
@@ -518,25 +491,25 @@ def _unknown(uri: str) -> MCPError:
     return MCPError(INVALID_PARAMS, "Resource not found", {"uri": uri})
 
 
-def _cursor(name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps(name).encode()).decode()
-
-
-def _after(cursor: str | None) -> str | None:
-    """Return the name after which a page starts.
+def _cut_page(names: Sequence[str], cursor: str | None, size: int) -> tuple[Sequence[str], dict[str, str]]:
+    """Return one page of sorted names, and the part of an answer that says where the next one starts.
 
     Raises:
-        MCPError: If the cursor is not one of ours.
+        MCPError: If the cursor, the last name of the page before, is not one of ours.
     """
-    if cursor is None:
-        return None
-    try:
-        name = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-    except (binascii.Error, ValueError):
-        name = None
-    if not isinstance(name, str):
-        raise MCPError(INVALID_PARAMS, "Invalid cursor")
-    return name
+    start = 0
+    if cursor is not None:
+        try:
+            last = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        except (binascii.Error, ValueError):
+            last = None
+        if not isinstance(last, str):
+            raise MCPError(INVALID_PARAMS, "Invalid cursor")
+        start = bisect_right(names, last)
+    page = names[start : start + size]
+    if start + size >= len(names):
+        return page, {}
+    return page, {"nextCursor": base64.urlsafe_b64encode(json.dumps(page[-1]).encode()).decode()}
 
 
 def _children(files: Mapping[str, object], path: str) -> dict[str, bool]:

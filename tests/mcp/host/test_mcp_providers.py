@@ -11,7 +11,7 @@ from deepagents.backends import CompositeBackend, StateBackend
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from mcp_support import REPORT, book, failure, host, names, opened, skill
+from mcp_support import REPORT, book, content, failure, host, names, opened, skill
 
 from deepskills import SkillsManager, SkillsMiddleware
 from deepskills.extensions import SkillApproval
@@ -134,6 +134,46 @@ def test_many_starts_beside_a_hanging_server_share_one_attempt(tmp_path: Path) -
         assert names(skills) == ["docs:report"]
 
 
+@both_modes
+def test_twenty_users_beside_a_dead_server_wait_once(
+    mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts together shares one wait, who starts right after waits for nothing, and nobody misses a skill."""
+    monkeypatch.setattr("deepskills.mcp.connections.FAILURE_SECONDS", 600.0)
+    good = book(tmp_path, "good")
+    for number, hangs in enumerate(("skills/list", "initialize", "nothing: it is not there")):
+        bad = book(tmp_path, f"bad{number}", hangs_at=hangs)
+        gone = {"transport": "stdio", "command": str(tmp_path / "gone"), "args": []}
+        with host({"good": good, "bad": bad if number < 2 else gone}, timeout=3) as skills:
+            for waits in (1, 0):
+                bad.forget_log()
+                users = [agent_of(sources=[skills]) for _ in range(20)]
+                run_together(mode, [agent for agent, _ in users])
+                for agent, model in users:
+                    assert "**good:report**" in model.requests[0].system
+                    problems = agent.get_state(CONFIG).values["skills_problems"]
+                    assert [found["code"] for found in problems] == ["source-failed"]
+                if number < 2:
+                    assert [line["method"] for line in bad.log()].count(hangs) == waits
+
+
+def run_together(mode: Mode, agents: list[Any]) -> None:
+    """Run agents at the same time: in a thread each, or on one loop."""
+    message = {"messages": [{"role": "user", "content": "go"}]}
+
+    async def run_all() -> None:
+        await asyncio.gather(*(agent.ainvoke(message, CONFIG) for agent in agents))
+
+    if mode == "async":
+        asyncio.run(run_all())
+        return
+    threads = [threading.Thread(target=agent.invoke, args=(message, CONFIG)) for agent in agents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_closing_ends_what_waits_at_once_and_may_come_twice(tmp_path: Path) -> None:
     """A listing and a read that hang end with a reason, long before their time limit; later uses open again."""
     said = book(tmp_path)
@@ -164,6 +204,30 @@ def test_closing_ends_what_waits_at_once_and_may_come_twice(tmp_path: Path) -> N
     asyncio.run(skills.aclose())
 
 
+def test_a_read_that_hangs_takes_no_other_read_along(tmp_path: Path) -> None:
+    """When its time is over its connection ends; what others wait for is asked once more on a new one."""
+    root = REPORT.removesuffix("SKILL.md")
+    slow = {f"{root}never.md": 3_600, f"{root}late.md": 2}
+    said = book(tmp_path, skills={REPORT: skill(files={"never.md": "never", "late.md": "late"})}, slow=slow)
+    with said.http() as port:
+        given = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}"}
+        with host({"docs": given}, timeout=6) as skills:
+            names(skills)
+            found: dict[str, Any] = {}
+
+            def get(name: str) -> None:
+                found[name] = content(skills, f"/docs/team/report/{name}")
+
+            threads = [threading.Thread(target=get, args=(name,)) for name in ("never.md", "late.md")]
+            threads[0].start()
+            time.sleep(5)
+            threads[1].start()
+            for thread in threads:
+                thread.join()
+            assert "no answer to resources/read" in str(found["never.md"])
+            assert found["late.md"] == b"late"
+
+
 def test_entries_that_are_held_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server cannot fill memory: a listing is cut, and what loads got is forgotten, oldest first."""
     monkeypatch.setattr(listings, "MAX_HELD_BYTES", 200_000)
@@ -181,3 +245,31 @@ def test_entries_that_are_held_are_bounded(tmp_path: Path, monkeypatch: pytest.M
         }
         server.hold(parse_entry("docs", raw))
     assert len(server._held) < 6  # noqa: SLF001 - what a process keeps shows nowhere else
+
+
+def test_checking_a_listing_leaves_turns_to_others() -> None:
+    """Thousands of entries are checked on a loop that serves other connections too, and those go on meanwhile."""
+    entry = {"uri": "skill://a/SKILL.md", "frontmatter": {"name": "a", "description": "d"}, "resources": [{}] * 500}
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def listing() -> None:
+        counting = asyncio.create_task(count())
+        await listings._Gathered(server).take({"skills": [entry] * 2_000})  # noqa: SLF001 - no server is that large
+        counting.cancel()
+
+    server = listings.Server("docs", _Silent(), dynamic=False, timeout=1)  # type: ignore[arg-type]
+    asyncio.run(listing())
+    assert turns >= 100
+
+
+class _Silent:
+    """A connection that knows no secrets."""
+
+    def mask(self, text: str) -> str:
+        return text

@@ -425,6 +425,27 @@ def forms_of(value: str) -> list[str]:
     return [*written, *coded, data.hex(), data.hex(":").upper()]
 
 
+def test_a_secret_that_the_server_echoes_is_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A server knows the secrets of its connection; what it names with them reaches no problem and no log."""
+    secret = "s3cr3t-token"
+    uri = f"skill://team/{secret}/SKILL.md"
+    raw = [{"uri": uri, "frontmatter": {"name": "other", "description": "d"}, "resources": []}]
+    good = f"skill://{secret}/report/SKILL.md"
+    said = book(tmp_path, raw=raw, skills={good: skill()}, refuses="skills/get", refusal=f"no {secret}")
+    with said.http() as port:
+        given = {
+            "transport": "streamable_http",
+            "url": f"http://127.0.0.1:{port}/mcp",
+            "headers": {"Authorization": f"Bearer {secret}"},
+        }
+        with host({"docs": given}) as skills:
+            [found] = problems(skills)
+            assert (found["code"], secret in str(found)) == ("mcp-entry-invalid", False)
+            said.skill(good, sends={"SKILL.md": b64("changed")})
+            assert secret not in str(opened(skills, f"/docs/{secret}/report/SKILL.md"))
+    assert secret not in caplog.text
+
+
 def test_labels_and_connections_are_checked_when_they_are_given() -> None:
     """What cannot be a directory's name, or a way to reach a server, is a `ValueError` at once."""
     good = {"transport": "stdio", "command": "true", "args": []}

@@ -200,7 +200,7 @@ def _carry_out(
         if not given.as_json:
             show_changes(output, changes, show_texts=show_texts)
         for item in changes.refused:
-            output.remark(f"Not taken: {item.name} ({item.path}): {item.reason}", "yellow")
+            output.remark(f"Not taken: {item.name} ({item.path}): {item.refusal}", "yellow")
         # Asked while the workspace is open: what was shown is what gets placed, without a second fetch.
         row = changes_row(changes, show_texts=show_texts) if given.as_json else {}
         goes_on = bool(changes.to_do) and (given.yes or _agrees(verb, changes, output))

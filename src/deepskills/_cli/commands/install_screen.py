@@ -34,7 +34,8 @@ def changes_row(changes: "Changes", *, show_texts: bool) -> dict[str, Any]:
         for row, change in zip(rows, changes.items, strict=True):
             texts = changes.compare_texts(change) if change.status != "unchanged" else {}
             row["texts"] = {path: None if lines is None else "\n".join(lines) for path, lines in texts.items()}
-    return {"skills": rows, "refused": [item.row() for item in changes.refused]}
+    refused = [{"path": item.path, "name": item.name, "message": item.refusal} for item in changes.refused]
+    return {"skills": rows, "refused": refused}
 
 
 def show_changes(output: Output, changes: "Changes", *, show_texts: bool) -> None:
