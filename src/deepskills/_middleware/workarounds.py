@@ -119,9 +119,16 @@ def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
     for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
         graphs = cell.cell_contents if name == "subagent_graphs" else None
         if isinstance(graphs, Mapping) and isinstance(kind, str):
-            graph: Any = graphs.get(kind)
-            return owners_of_steps(getattr(graph, "bound", graph))
+            return middleware_of_agent(graphs.get(kind))
     return []
+
+
+def middleware_of_agent(agent: object) -> list[object]:
+    """Return the middleware of a compiled agent, configured or not; empty if it cannot be told.
+
+    Reason, and end: as for `middleware_of_sub_agent`.
+    """
+    return owners_of_steps(getattr(agent, "bound", agent))
 
 
 def owners_of_steps(graph: object) -> list[object]:
