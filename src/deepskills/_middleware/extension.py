@@ -234,6 +234,12 @@ class SkillExtension:
     def before_tool(self, request: ToolCallRequest, run: "SkillRun") -> MaybeAwaitable[Refuse | None]:
         """Let a tool call pass (`None`) or refuse it. Loads and unloads earlier in the same turn count as done."""
 
+    def find_agent(self, request: ToolCallRequest, run: "SkillRun") -> object | None:
+        """Return the agent that a tool call starts by this extension, or the call to `task` that does; `None` for none.
+
+        What skills in use forbid must hold there too: where that is not known, a call is refused. No I/O.
+        """
+
     def after_tool(self, request: ToolCallRequest, result: ToolResult, run: "SkillRun") -> MaybeAwaitable[ToolResult]:  # noqa: ARG002
         """Look at a tool's result; return it, or another in its place."""
         return result

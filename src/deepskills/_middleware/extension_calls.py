@@ -64,7 +64,7 @@ from deepskills._middleware.extension import (
 from deepskills._middleware.reporting import emit
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.state import extension_section, merged, note_update
-from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_sub_agent
+from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_agent, middleware_of_sub_agent
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
@@ -196,12 +196,22 @@ class SkillRun:
 
     def starts_unbound(self, request: ToolCallRequest) -> bool:
         """Whether a call starts an agent that is not known to have this extension, to which no limit would travel."""
-        call = request.tool_call
-        if call["name"] not in STARTS_AGENT:
+        found = self._agent_middleware(request)
+        if found is None:
             return False
-        found = middleware_of_sub_agent(request.tool, call["args"].get("subagent_type"))
         settings = [own for middleware in found if isinstance(own := getattr(middleware, "_settings", None), Settings)]
         return not any(isinstance(other, type(self._extension)) for own in settings for other in own.extensions)
+
+    def _agent_middleware(self, request: ToolCallRequest) -> Sequence[object] | None:
+        """Return the middleware of the agent that a call starts, as far as it is known; `None` if it starts none."""
+        call = request.tool_call
+        if call["name"] in STARTS_AGENT:
+            return middleware_of_sub_agent(request.tool, call["args"].get("subagent_type"))
+        agents = (extension.find_agent(request, self) for extension in self._run.settings.extensions)
+        agent = next((agent for agent in agents if agent is not None), None)
+        if agent is None:
+            return None
+        return self._agent_middleware(agent) if isinstance(agent, ToolCallRequest) else middleware_of_agent(agent)
 
     @property
     def user_message(self) -> AnyMessage | None:

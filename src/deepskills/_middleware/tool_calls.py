@@ -352,7 +352,7 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
     settings = run.settings
     # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
     methods = ("before_tool", "after_tool")
-    judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings.own_tools)]
+    judging = [extension for extension in settings.extensions if not is_idle(extension, request, settings)]
     is_judged = any(overrides(extension, method) for extension in judging for method in methods)
     if is_judged:
         await find_view(run)
@@ -460,13 +460,13 @@ def add_guard(
     return (ServedSkills(), *extensions)
 
 
-def is_idle(extension: SkillExtension, request: ToolCallRequest, own_tools: frozenset[str]) -> bool:
+def is_idle(extension: SkillExtension, request: ToolCallRequest, settings: Settings) -> bool:
     """Whether the guard has nothing to ask about a call: no skill can be in use. Decided without a look at sources."""
     if not isinstance(extension, ServedSkills):
         return False
     call, state = request.tool_call, request.state
-    # Our own tools execute nothing; `run_skill_script` is an extension's.
-    if call["name"] in own_tools:
+    # Our own tools execute nothing, unless a load starts an agent; `run_skill_script` is an extension's.
+    if call["name"] in settings.own_tools and not any(overrides(one, "find_agent") for one in settings.extensions):
         return True
     if state.get("skills_loaded") or turn_of(state, call["id"], call["name"], call["args"]).earlier:
         return False

@@ -110,8 +110,15 @@ def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
     Ends when deepagents tells a sub-agent's middleware.
     """
     graphs = _closure(task).get("subagent_graphs")
-    graph: Any = graphs.get(kind) if isinstance(graphs, Mapping) and isinstance(kind, str) else None
-    return owners_of_steps(getattr(graph, "bound", graph))
+    return middleware_of_agent(graphs.get(kind) if isinstance(graphs, Mapping) and isinstance(kind, str) else None)
+
+
+def middleware_of_agent(agent: object) -> list[object]:
+    """Return the middleware of a compiled agent, configured or not; empty if it cannot be told.
+
+    Reason, and end: as for `middleware_of_sub_agent`.
+    """
+    return owners_of_steps(getattr(agent, "bound", agent))
 
 
 def owners_of_steps(graph: object) -> list[object]:

@@ -362,8 +362,9 @@ class SkillApproval(FileGuard):
     ) -> Mapping[str, Any]:
         text = _plain(manifest).get(SKILL_FILE, "")
         approved = {"digest": manifest.digest, "origin": manifest.origin, "grants": grants}
-        # Which content of the `SKILL.md` the grants are for: its own digest, and the one that its source lists.
-        approved |= {"text": text, "listed": entry.digest}
+        # Which content of the `SKILL.md` the grants are for: its own digest, and the one that its source lists for it.
+        # A file that has changed since it was listed is another content.
+        approved |= {"text": text, "listed": entry.digest if entry.sha256 in {"", text} else ""}
         self._files.put(manifest.digest, _plain(manifest))
         run.remember(entry.path, approved)
         return approved

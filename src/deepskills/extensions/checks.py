@@ -542,7 +542,7 @@ class SkillChecks(SkillExtension):
         holding = [
             (watch, check)
             for watch in watches
-            if watch.holds and tool not in OWN_TOOLS
+            if watch.holds and (is_unbound or tool not in OWN_TOOLS)
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]

@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 from uuid import uuid4
 from weakref import WeakSet
 
+from langchain.agents.middleware.types import ToolCallRequest
 from langchain.tools import ToolRuntime
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import Command
 
@@ -34,6 +36,7 @@ from deepskills import (
     SkillsState,
 )
 from deepskills._prompt import messages
+from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.text import harmless_body, one_line
 from deepskills.extensions._shared import MaybeAwaitable
 
@@ -94,6 +97,21 @@ class SkillForks(SkillExtension):
         """Register that this middleware runs forks."""
         _hosts.add(host)
 
+    def find_agent(self, request: ToolCallRequest, run: SkillRun) -> object | None:
+        """Return the agent in which a call to `load_skill` runs its skill, or the call to `task` that starts it."""
+        call = request.tool_call
+        if call["name"] != "load_skill":
+            return None
+        forks = {entry.name: entry for entry in run.skills if is_fork(entry)}
+        entry = forks.get(meant_name(list(forks), str(call["args"].get("skill_name", ""))) or "")
+        if entry is None:
+            return None
+        agent = _agent_of(entry)
+        if agent in self._agents:
+            return self._agents[agent]
+        started: ToolCall = {**call, "name": "task", "args": {"subagent_type": agent}}
+        return request.override(tool=_task_of(run.runtime), tool_call=started)
+
     def before_load(self, load: SkillLoad, run: SkillRun) -> MaybeAwaitable[Refuse | Answer | None]:
         """Run the skill in a sub-agent in place of loading it."""
         fork = self._started(load)
@@ -127,15 +145,13 @@ class SkillForks(SkillExtension):
         if len(chain) >= MAX_DEPTH or load.entry.name in chain:
             inside = ", ".join(_quote(item) for item in chain)
             return _error(messages.FORK_TOO_DEEP.format(name=name, chain=inside, limit=MAX_DEPTH))
-        wanted = load.entry.frontmatter.get("agent")
-        agent = wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
+        agent = _agent_of(load.entry)
         # All of `configurable`, because some runnables replace it as a whole and interrupts depend on what is in it.
         inherited = (runtime.config or {}).get("configurable") or {}
         config: RunnableConfig = {"configurable": {**inherited, _CHAIN_KEY: [*chain, load.entry.name]}}
         if agent in self._agents:
             return _GraphFork(load, agent, self._agents[agent], config)
-        # The agent's own tool: it knows the sub-agents, their models and their middleware.
-        task = next((item for item in runtime.tools if item.name == "task"), None)
+        task = _task_of(runtime)
         if task is not None:
             return _TaskFork(load, agent, task, config)
         known = ", ".join(_quote(item) for item in self._agents) or "none"
@@ -287,6 +303,17 @@ class _WithoutConversation(dict[str, Any]):
         if key == "messages":
             raise _ConversationAskedError
         raise KeyError(key)
+
+
+def _agent_of(entry: SkillEntry) -> str:
+    """Return the name of the agent that a skill asks to be run in."""
+    wanted = entry.frontmatter.get("agent")
+    return wanted.strip() if isinstance(wanted, str) and wanted.strip() else GENERAL_PURPOSE
+
+
+def _task_of(runtime: ToolRuntime[Any, Any]) -> BaseTool | None:
+    """Return the agent's own `task` tool: it knows the sub-agents, their models and their middleware."""
+    return next((item for item in runtime.tools if item.name == "task"), None)
 
 
 def _chain(config: RunnableConfig | None) -> list[str]:
