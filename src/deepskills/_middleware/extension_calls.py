@@ -551,12 +551,13 @@ async def change_request(request: ModelRequest[Any], run: Run) -> ModelRequest[A
 
 @contextmanager
 def traced(run: Run) -> Iterator[None]:
-    """Let tracers see what extensions say of the model call that is made inside.
+    """Let tracers such as LangSmith see the skills in use, and what extensions say of the model call made inside.
 
     LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
     is added.
     """
-    metadata: dict[str, Any] = {}
+    digests = {skill.entry.name: skill.entry.digest or None for skill in run.loaded if not skill.is_lost}
+    metadata: dict[str, Any] = {"skills": list(digests), "skill_digests": digests} if digests else {}
     for extension in run.settings.extensions:
         if overrides(extension, "call_metadata"):
             try:

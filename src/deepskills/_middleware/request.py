@@ -794,10 +794,7 @@ class ModelCall(Generic[ContextT]):
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Let tracers see the skills of the call that is made inside, as extensions describe them."""
-        if not self._run.settings.extensions:
-            yield
-            return
+        """Let tracers see the skills of the call that is made inside."""
         with traced(self._run):
             yield
 
