@@ -221,6 +221,8 @@ def test_sources_beside_the_middleware_are_an_error_at_the_first_run(mode: Mode,
         wrong = create_deep_agent(model, backend=backend, middleware=[skills], skills=["/team"])
         with pytest.raises(SkillsError, match=r"SkillsMiddleware\(backend=\.\.\., sources=\['/team', '/skills'\]\)"):
             run(mode, wrong)
+        # An empty list has no sources that could vanish.
+        run(mode, create_deep_agent(model, backend=backend, middleware=[skills], skills=[]))
         # The same instance elsewhere is not to blame.
         run(mode, create_deep_agent(model, backend=backend, middleware=[skills]))
         helper: Any = {"name": "helper", "description": "Helps.", "system_prompt": "Help.", "middleware": [skills]}
