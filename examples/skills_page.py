@@ -8,7 +8,7 @@ Or by hand, with `deepskills[store,page]` and uvicorn:
     python examples/skills_page.py --database sqlite:///skills.db    # kept; by default it is gone at the end
 
 ann and bob write skills and are in the group `writers`; olga is an operator, who approves what others publish. Use the
-menu at the top right to become one of them. Anyone who reaches the port can become any of them, so it listens on loopback.
+menu at the top right to become one of them. As anyone who reaches the port can do so, it listens on loopback.
 """
 
 import argparse

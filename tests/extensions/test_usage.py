@@ -88,6 +88,16 @@ def skills(root: Path, usage: SkillUsage, *more: Any, **options: Any) -> Any:
     return SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=[usage, *more], **options)
 
 
+class Tracer(BaseCallbackHandler):
+    """Sees the metadata of model calls, as tracers do."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_chat_model_start(self, serialized: Any, messages: Any, *, metadata: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        self.seen.append(((metadata or {}).get("skills"), (metadata or {}).get("mine")))
+
+
 def costs(heard: Sequence[UsageEvent]) -> dict[str, dict[str, int]]:
     """Return the numbers of each cost event, by skill."""
     return {
@@ -187,7 +197,8 @@ def test_what_forks_cost_is_counted_where_it_happens(mode: Mode, tmp_path: Path)
 
     model = ScriptedChatModel(replies=reply)
     agent = create_deep_agent(model, tools=TOOLS, middleware=[skills(tmp_path, usage, SkillForks())])
-    run(mode, agent)
+    tracer = Tracer()
+    run(mode, agent, "go", {"callbacks": [tracer]})
     assert usage.flush(60)
     found = costs(heard)
     assert (found["alpha"]["tokens_in"], found["alpha"]["tokens_out"]) == (300, 30)
@@ -202,6 +213,7 @@ def test_what_forks_cost_is_counted_where_it_happens(mode: Mode, tmp_path: Path)
         "shared_tokens_out": 300,
         "requests": 2,
     }
+    assert [names for names, _ in tracer.seen] == [None, ["alpha"], ["digger"], ["digger"], ["alpha"]]
     [forked] = [event for event in heard if event.type == "skill.forked"]
     assert (forked.skill, forked.details["agent"], forked.details["failed"]) == ("digger", "general-purpose", False)
 
@@ -624,23 +636,15 @@ def test_attributes_are_bounded_in_number_and_length(tmp_path: Path) -> None:
         assert all(len(str(value)) <= 256 for value in span.attributes.values())
 
 
-class Tracer(BaseCallbackHandler):
-    """Sees the metadata of model calls, as tracers do."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, metadata: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
-        self.seen.append(((metadata or {}).get("skills"), (metadata or {}).get("mine")))
-
-
 @both_modes
+@pytest.mark.parametrize("extensions", [(), (SkillUsage(lambda _: None),)], ids=["alone", "with usage"])
 @pytest.mark.parametrize("make", [create_agent, create_deep_agent])
-def test_tracers_see_the_skills_in_use(mode: Mode, make: Any, tmp_path: Path) -> None:
+def test_tracers_see_the_skills_in_use(mode: Mode, make: Any, extensions: tuple[Any, ...], tmp_path: Path) -> None:
     """Each model call's metadata names the skills in use, beside what the application put there."""
     library(tmp_path)
     tracer = Tracer()
     model = ScriptedChatModel(replies=[call_tools(load("alpha"), load("beta")), call_tools(unload("alpha")), "Done."])
-    agent = make(model, middleware=[skills(tmp_path, SkillUsage(lambda _: None))])
+    middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], extensions=extensions)
+    agent = make(model, middleware=[middleware])
     run(mode, agent, "go", {"callbacks": [tracer], "metadata": {"mine": 7}})
     assert tracer.seen == [(None, 7), (["alpha", "beta"], 7), (["beta"], 7)]

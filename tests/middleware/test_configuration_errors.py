@@ -86,6 +86,25 @@ def test_a_path_of_the_disk_on_a_virtual_backend_says_what_to_write(mode: Mode, 
     assert "virtual_mode" not in talk.state["skills_problems"][0]["message"]
 
 
+@both_modes
+def test_a_file_behind_a_link_that_leads_out_says_so(mode: Mode, tmp_path: Path) -> None:
+    """A code of deepagents' says nothing to an author; the usual cause does. The other skills are used."""
+    root = tmp_path / "root"
+    write_files(tmp_path, {"root/skills/a/SKILL.md": skill_md("a"), "out/SKILL.md": skill_md("out")})
+    for name, target in (("lost", tmp_path / "nowhere"), ("out", tmp_path / "out/SKILL.md")):
+        (root / "skills" / name).mkdir()
+        (root / "skills" / name / "SKILL.md").symlink_to(target)
+    chat = Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"]))
+    chat.say()
+    assert [skill["name"] for skill in chat.state["skills_metadata"]] == ["a"]
+    problems = chat.state["skills_problems"]
+    assert [(found["path"], found["code"]) for found in problems] == [
+        ("/skills/lost/SKILL.md", "skill-unreadable"),
+        ("/skills/out/SKILL.md", "skill-unreadable"),
+    ]
+    assert all("a link that leads nowhere or out of its root" in found["message"] for found in problems)
+
+
 def test_a_class_of_a_backend_says_to_make_an_instance() -> None:
     """`backend=StateBackend` fails where it is written, and not in mid-run."""
     wrong: Any = StateBackend
@@ -222,6 +241,8 @@ def test_sources_beside_the_middleware_are_an_error_at_the_first_run(mode: Mode,
         wrong = create_deep_agent(model, backend=backend, middleware=[skills], skills=["/team"])
         with pytest.raises(SkillsError, match=r"SkillsMiddleware\(backend=\.\.\., sources=\['/team', '/skills'\]\)"):
             run(mode, wrong)
+        # An empty list has no sources that could vanish.
+        run(mode, create_deep_agent(model, backend=backend, middleware=[skills], skills=[]))
         # The same instance elsewhere is not to blame.
         run(mode, create_deep_agent(model, backend=backend, middleware=[skills]))
         helper: Any = {"name": "helper", "description": "Helps.", "system_prompt": "Help.", "middleware": [skills]}

@@ -487,6 +487,25 @@ def test_sources_of_a_function_may_be_providers(mode: Mode, tmp_path: Path) -> N
 
 
 @both_modes
+def test_a_function_that_names_only_providers_needs_no_backend(mode: Mode) -> None:
+    """A path that it names all the same is an error of its own that says what is missing."""
+    for sources, names in (
+        (lambda _: [DictProvider(SKILLS)], ["coffee", "tea"]),
+        (lambda _: ["/skills", DictProvider(SKILLS)], ["coffee", "tea"]),
+    ):
+        middleware: SkillsMiddleware = SkillsMiddleware(sources=sources)
+        model = ScriptedChatModel(replies=[call_tools(load("tea"))])
+        agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
+        [loaded] = texts(run(mode, agent, config=CONFIG))
+        assert "# Tea" in loaded
+        state = agent.get_state(CONFIG).values
+        assert sorted(skill["name"] for skill in state["skills_metadata"]) == names
+    [wrong] = state["skills_problems"]
+    assert (wrong["path"], wrong["code"], wrong["severity"]) == ("/skills", "source-failed", "error")
+    assert "no `backend`; pass one" in wrong["message"]
+
+
+@both_modes
 def test_a_manager_reads_providers(mode: Mode) -> None:
     """The same outside an agent, where the runtime has neither state nor configuration."""
     hub = DictProvider(SKILLS)

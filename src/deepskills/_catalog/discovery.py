@@ -262,7 +262,11 @@ def _word_unread(path: str, file: File) -> SkillProblem:
         return problem(path, "skill-not-a-file")
     if file.unfit == "too-large":
         return problem(path, "file-too-large", size=file.size)
-    return problem(path, "skill-unreadable", reason=file.error)
+    return problem(path, "skill-unreadable", reason=_REFUSED_PATH if file.error == "invalid_path" else file.error)
+
+
+_REFUSED_PATH = "the backend refuses its path (invalid_path), as it does a link that leads nowhere or out of its root"
+"""What deepagents' code for a refused path says to a reader."""
 
 
 def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalogs) -> Discovery:

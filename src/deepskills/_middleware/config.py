@@ -93,9 +93,9 @@ class Invocation:
 class _NoFiles(BackendProtocol):
     """The backend of an agent all of whose skills come from providers: it holds nothing."""
 
-    def ls(self, path: str) -> LsResult:
-        """Find nothing."""
-        return LsResult(error=f"Path '{path}': path_not_found")
+    def ls(self, path: str) -> LsResult:  # noqa: ARG002 - the protocol's
+        """Say that there is no backend: a function of the runtime may name a path all the same."""
+        return LsResult(error="it is a path, and the middleware has no `backend`; pass one")
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Find nothing."""
@@ -436,10 +436,12 @@ def _check_backend(backend: object, sources: Sequence[Source] | None) -> None:
         if not is_backend(backend) and not callable(backend):
             raise TypeError(f"backend must be a backend or a function of the runtime, got {backend!r}")
         return
+    # What a function names is known only in a run.
     paths = [source.path for source in sources or () if source.provider is None]
-    if sources is None or paths:
-        what = f"the source {paths[0]!r} is a path" if paths else "sources is a function"
-        raise TypeError(f"backend may be left out only where every source is a provider; {what}")
+    if paths:
+        raise TypeError(
+            f"backend may be left out only where every source is a provider; the source {paths[0]!r} is a path"
+        )
 
 
 def _check_visibility(rule: object) -> None:

@@ -594,12 +594,13 @@ async def call_extensions(method: str, run: Run, *given: object) -> None:
 
 @contextmanager
 def describe_to_tracers(run: Run) -> Iterator[None]:
-    """Let tracers see what extensions say of the model call that is made inside.
+    """Let tracers such as LangSmith see the skills in use, and what extensions say of the model call made inside.
 
     LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
     is added.
     """
-    metadata: dict[str, Any] = {}
+    digests = {skill.entry.name: skill.entry.digest or None for skill in run.loaded if not skill.is_lost}
+    metadata: dict[str, Any] = {"skills": list(digests), "skill_digests": digests} if digests else {}
     for own in runs_of("call_metadata", run):
         try:
             metadata.update(await_if_needed(own.call("call_metadata")))

@@ -798,7 +798,7 @@ class ModelCall(Generic[ContextT]):
         return request.override(system_message=SystemMessage(content_blocks=blocks))
 
     def describe(self) -> AbstractContextManager[None]:
-        """Let tracers see the skills of the call that is made inside, as extensions describe them."""
+        """Let tracers see the skills of the call that is made inside."""
         return describe_to_tracers(self._run)
 
     async def ended(

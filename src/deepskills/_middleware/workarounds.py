@@ -49,8 +49,9 @@ def _conflict(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type, given: obje
             f"create_deep_agent was given {count} SkillsMiddleware and keeps only the last. Pass one, with all sources "
             "in its `sources`; a CompositeBackend brings several backends together."
         )
-    # deepagents itself puts the list of a middleware's sources into this variable where `skills` was left out.
-    if skills is None or any(skills is other.sources for other in ours):
+    # deepagents itself puts the list of a middleware's sources into this variable where `skills` was left out. An empty
+    # list, perhaps of a configuration, has nothing that could vanish.
+    if not skills or any(skills is other.sources for other in ours):
         return ""
     sources = list(skills) if isinstance(skills, Iterable) and not isinstance(skills, str) else [skills]
     # Both lists, so that the line can be copied as it stands.

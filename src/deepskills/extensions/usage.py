@@ -371,10 +371,10 @@ class SkillUsage(SkillExtension):
         )
 
     def call_metadata(self, run: SkillRun) -> Mapping[str, Any]:
-        """Return the skills in use, for tracers such as LangSmith."""
-        origins = _in_use(run)
-        if not origins:
+        """Return also the skills in whose sub-agents this call is made; the others are in the metadata anyway."""
+        if not running_forks():
             return {}
+        origins = _in_use(run)
         return {
             "skills": [origin.skill for origin in origins],
             "skill_digests": {origin.skill: origin.digest for origin in origins},
