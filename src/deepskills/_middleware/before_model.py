@@ -186,11 +186,17 @@ def _find_reloads(edited: Mapping[str, SkillEntry], run: Run) -> tuple[list[Load
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if run.known_view.is_shown(entry) or is_started_by_user(record):
+        if run.known_view.is_shown(entry) or _was_started_by_user(record, run):
             requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
     return requests, refused
+
+
+def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
+    """Whether a user started a skill; a record that a server's client forged names a file that nobody has read."""
+    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
+    return is_ours and is_started_by_user(record)
 
 
 def _settle_reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
