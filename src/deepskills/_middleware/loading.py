@@ -85,7 +85,6 @@ from deepskills._middleware.state import (
     new_message_id,
     note_update,
     parts_of,
-    session_id,
     unload_mark,
     unload_update,
 )
@@ -117,7 +116,7 @@ from deepskills._prompt.messages import (
 )
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
-from deepskills._types import SkillProblem, Trigger
+from deepskills._types import Trigger
 
 logger = logging.getLogger("deepskills")
 
@@ -158,11 +157,6 @@ class LoadResult:
 
     standing: LoadedSkills | None = None
     """What is loaded now; `None` if that has not changed."""
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the skill is loaded now, by this load or an earlier one."""
-        return isinstance(self.outcome, outcomes.Loaded | outcomes.AlreadyLoaded)
 
 
 @dataclass(frozen=True)
@@ -300,20 +294,21 @@ async def settle(
         return LoadResult(outcome, _build_load_update(done, reply, request.trigger, run, tool), standing)
     if tool is not None:
         return LoadResult(outcome, {"messages": [tool_message(run, tool, reply)]})
-    run.problems += _problems_of(outcome, reply, request.entry.path)
-    if reply.reason is not None:
-        run.collect(trace(request.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
+    if not isinstance(outcome, outcomes.AlreadyLoaded):
+        _record_refusal(outcome, reply, request.entry, run)
     return LoadResult(outcome)
 
 
-def _problems_of(outcome: outcomes.Outcome, reply: Reply, path: str) -> list[SkillProblem]:
-    """Return the problem of a load that did not happen and has no call to answer."""
-    if isinstance(outcome, outcomes.AlreadyLoaded):
-        return []
+def _record_refusal(outcome: outcomes.Outcome, reply: Reply, entry: SkillEntry, run: Run) -> None:
+    """Record why a load that has no call to answer did not happen."""
+    # What a model reads begins with "Error: "; a problem has its own form.
+    reason = getattr(outcome, "reason", reply.text.removeprefix("Error: ").rstrip("."))
+    code = "skill-refused"
     if isinstance(outcome, outcomes.Unreadable):
-        reason = outcome.reason if not outcome.required else word_required_refused(outcome.required, outcome.reason)
-        return [problem(path, "skill-unreadable", reason=reason)]
-    return [problem(path, "skill-refused", reason=_reason(outcome, reply))]
+        code = "skill-unreadable"
+        reason = word_required_refused(outcome.required, reason) if outcome.required else reason
+    run.problems.append(problem(entry.path, code, reason=reason))
+    run.collect(trace(entry.name, "refused", reply.reason, text=reason))
 
 
 def _build_load_update(
@@ -387,12 +382,6 @@ async def judge(request: LoadRequest, ready: Prepared, run: Run) -> Refuse | Ans
         run.runtime,
     )
     return await decide_by_extensions("before_load", run, about)
-
-
-def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
-    """Return why a load without a call to answer did not happen."""
-    # What a model reads begins with "Error: "; a problem has its own form.
-    return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
 
 
 def _answer(request: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
@@ -553,7 +542,7 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
         shell or (parent(entry.path) if entry.has_directory else "."),
-        session_id(run.runtime),
+        str((run.runtime.config.get("configurable") or {}).get("thread_id") or ""),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
     size = (len(text) + len(arguments)) // 64

@@ -45,6 +45,7 @@ from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph.message import add_messages
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
@@ -510,8 +511,8 @@ class Thread:
 
     @property
     def user_message(self) -> AnyMessage | None:
-        """The user's newest message."""
-        return newest_user_message(self.messages)
+        """The newest message that a user wrote: not a summary, a pin or a message of this library."""
+        return next((message for message in reversed(self.messages) if is_users_own(message)), None)
 
     @property
     def turn(self) -> str:
@@ -523,11 +524,6 @@ class Thread:
         """Return the arguments of a start that the user asked for in this turn, or `None` where none was asked for."""
         permit = self.section("permits").get(name)
         return str(permit["arguments"]) if permit is not None and permit["turn"] == self.turn else None
-
-
-def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
-    """Return the newest message that a user wrote: not a summary, a pin or a message of this library."""
-    return next((message for message in reversed(messages) if is_users_own(message)), None)
 
 
 def is_answered(thread: Thread, message: AnyMessage) -> bool:
@@ -681,11 +677,6 @@ _SKILL_MESSAGE = "skill-"
 _PART = "#"
 
 
-def part_id(message_id: str, place: int) -> str:
-    """Return the id of one of the parts before the last."""
-    return f"{message_id}{_PART}{place}"
-
-
 def whole_id(message_id: str) -> str:
     """Return the id of the message that a part belongs to."""
     return message_id.partition(_PART)[0] if message_id.startswith(_SKILL_MESSAGE) else message_id
@@ -697,7 +688,7 @@ def parts_of(message: AnyMessage, count: int, *, is_lost: bool) -> list[AnyMessa
     if len(texts) != count:
         # Others changed it so that nobody can tell the parts apart: all of it counts as the last one's.
         texts = [str(message.text) if is_lost or place == count - 1 else "" for place in range(count)]
-    ids = [*(part_id(message.id or "", place) for place in range(count - 1)), message.id]
+    ids = [*(f"{message.id}{_PART}{place}" for place in range(count - 1)), message.id]
     return [message.model_copy(update={"id": own, "content": text}) for own, text in zip(ids, texts, strict=True)]
 
 
@@ -738,24 +729,18 @@ def as_whole(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     return result
 
 
+def current_config() -> RunnableConfig:
+    """Return the configuration of the current step; empty outside a graph."""
+    try:
+        return get_config()
+    except RuntimeError:
+        return {}
+
+
 def current_step() -> int:
     """Return the number of LangGraph's current step; 0 outside a graph."""
-    try:
-        step = get_config().get("metadata", {}).get("langgraph_step")
-    except RuntimeError:
-        return 0
+    step = current_config().get("metadata", {}).get("langgraph_step")
     return step if isinstance(step, int) else 0
-
-
-def session_id(runtime: object) -> str:
-    """Return the id of the thread that a run belongs to; empty if it has none."""
-    config = getattr(runtime, "config", None)
-    if config is None:
-        try:
-            config = get_config()
-        except RuntimeError:
-            return ""
-    return str((config.get("configurable") or {}).get("thread_id") or "")
 
 
 def load_mark(outcome: Loaded) -> dict[str, Any]:
