@@ -96,7 +96,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     }
     if not evicted:
         return {}
-    found = await _texts_of(list(evicted), run)
+    found = await _find_texts(list(evicted), run)
     restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
     records = {name: record for name, (_text, record) in found.items()}
     texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
@@ -112,7 +112,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
 
 
-async def _texts_of(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
+async def _find_texts(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
     """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}

@@ -91,13 +91,13 @@ def merge_loaded(current: list[str] | None, update: Sequence[str] | Unload | Non
 
 def _join_names(before: object, update: object) -> dict[str, list[str]]:
     """Return two updates of `skills_loaded` as one: an unload cancels the loads before it, not those after it."""
-    first, second = _names_of(before), _names_of(update)
+    first, second = _read_names(before), _read_names(update)
     # One update can move a skill to the end, as an unload and a load in one turn do.
     kept = [name for name in first["load"] if name not in second["unload"]]
     return {"unload": [*first["unload"], *second["unload"]], "load": [*kept, *second["load"]]}
 
 
-def _names_of(update: object) -> dict[str, list[str]]:
+def _read_names(update: object) -> dict[str, list[str]]:
     """Return what an update of `skills_loaded` unloads and then loads; whatever else a caller wrote is set aside."""
     given = update if isinstance(update, Mapping) else {"load": update}
     names: dict[str, list[str]] = {}
@@ -449,8 +449,8 @@ class Thread:
     def of(cls, state: Mapping[str, Any]) -> "Thread":
         """Read a thread's state."""
         malformed: list[str] = []
-        context = _context(state.get("skills_context"), malformed)
-        standing, unbacked = _standing(state.get("skills_loaded") or (), context, malformed)
+        context = _read_context(state.get("skills_context"), malformed)
+        standing, unbacked = _read_standing(state.get("skills_loaded") or (), context, malformed)
         return cls(
             given=state.get("messages") or (),
             standing=standing,
@@ -475,7 +475,7 @@ class Thread:
     @cached_property
     def problems(self) -> list[SkillProblem]:
         """Everything that is wrong with sources and skills, looked at only where it is needed."""
-        return _problems(self.known_problems, self.malformed)
+        return _read_problems(self.known_problems, self.malformed)
 
     def keyed(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         """Return the messages of a request with the keys that they have in state, whichever others were left out."""
@@ -537,7 +537,7 @@ def is_users_own(message: AnyMessage) -> bool:
     return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
-def _standing(
+def _read_standing(
     names: object, context: Mapping[str, dict[str, Any]], malformed: list[str]
 ) -> tuple[LoadedSkills, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
@@ -551,11 +551,11 @@ def _standing(
     return standing, [name for name in names if name not in records]
 
 
-def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
+def _read_context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     if value is None:
         return {}
     items = value if isinstance(value, dict) else {}
-    adapters = {section: _adapter(section) for section in items}
+    adapters = {section: _find_adapter(section) for section in items}
     if not isinstance(value, dict) or None in adapters.values():
         malformed.append("skills_context")
     return {
@@ -565,13 +565,13 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _adapter(section: object) -> TypeAdapter[Any] | None:
+def _find_adapter(section: object) -> TypeAdapter[Any] | None:
     """Return what the values of a section must be; `None` for an unknown section."""
     is_memory = isinstance(section, str) and section.startswith(extension_section(""))
     return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload]
 
 
-def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
+def _read_problems(value: object, malformed: list[str]) -> list[SkillProblem]:
     if value is None or value == []:
         return []
     items = value if isinstance(value, list) else []
