@@ -65,7 +65,6 @@ FORGED: list[dict[str, Any]] = [
             }
         },
     },
-    {"skills_context": {"records": {"guard": {"path": 1}, "owner": "x"}}},
     {"skills_context": {"records": {"guard": {**NOBODY_READ, "path": "/shared/guard/SKILL.md"}}}},
     {"skills_context": {"texts": {"m": {"skill": "guard", "state": "undone"}}, "disclosed": {"secret": "0" * 64}}},
     {"skills_context": {"loads": {"secret": {"arguments": "", "trigger": "user"}}, "permits": {"secret": 5}}},
@@ -261,28 +260,6 @@ def test_a_text_that_nobody_can_read_lifts_no_limit(mode: Mode) -> None:
     assert world.in_use == set()
     assert world.ran == ["launch"]
     assert world.agent.get_state(world.config).values["skills_context"].get("records", {}) == {}
-    world.teardown()
-
-
-@both_modes
-def test_a_spoiled_record_lifts_no_limit(mode: Mode) -> None:
-    """While nobody can judge or read a skill whose record was spoiled, what it forbids is refused; so it is after."""
-    world = Limits()
-    world.begin(mode)
-    world.talk("ada", [("load", "guard")])
-    spoiled: dict[str, Any] = {"skills_context": {"records": {"guard": {"path": 1}}}}
-    world.fail_judge(down=True)
-    world.forge(spoiled, "ada")
-    world.fail_judge(down=False)
-    world.talk("ada", [])
-    assert "guard" in world.agent.get_state(world.config).values["skills_context"]["records"]
-    world.fail_source(down=True)
-    world.restart()
-    world.forge(spoiled, "ada")
-    world.fail_source(down=False)
-    world.talk("ada", [])
-    world.talk("ada", [("unload", "guard")])
-    assert world.ran == ["launch"]
     world.teardown()
 
 

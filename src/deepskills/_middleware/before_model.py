@@ -17,7 +17,7 @@ from deepskills._io.plan import Plan
 from deepskills._loading import budget as outcomes
 from deepskills._loading.budget import LoadedSkills
 from deepskills._middleware.commands import load_for_user
-from deepskills._middleware.loading import LoadRequest, LoadResult, load, take_away
+from deepskills._middleware.loading import LoadRequest, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, is_of, is_started_by_user
@@ -96,7 +96,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     }
     if not evicted:
         return {}
-    found = await _texts_of(list(evicted), run)
+    found = await _find_texts(list(evicted), run)
     restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
     records = {name: record for name, (_text, record) in found.items()}
     texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
@@ -112,7 +112,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     return {} if not restored else {**update, "jump_to": "model"} if starts_over else update
 
 
-async def _texts_of(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
+async def _find_texts(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
     """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
@@ -136,33 +136,26 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     edited = _find_edited(thread.standing, catalog)
     if not edited and not thread.unbacked:
         return {}
-    view = await find_view(run)
+    await find_view(run)
     requests, refused = _find_reloads(edited, run)
-    unknown = []
-    found = run.scan.found
-    is_unsure = found is not None and not found.is_complete
-    for name in thread.unbacked:
-        # Nobody could tell whether it may be seen, or whether it is there: the next step tries again.
-        if name in view.unjudged or (is_unsure and name not in view.catalog.by_name):
-            continue
-        # Judged as if the model had asked: a name that an application wrote grants no more than that.
-        known = view.find_visible(name)
-        # Under its own spelling only: the name in state must be the one of the record that the load will write.
-        if known is not None and known.name == name:
-            requests.append(LoadRequest(known, "", "system"))
-        else:
-            unknown.append(name)
-    update = merged(*(_remove_unbacked(run, name, "no skill of that name is visible") for name in unknown))
-    settled = await load(requests, run)
-    for name, done in settled.items():
-        change = (
-            _settle_unbacked(name, done, run) if name in thread.unbacked else _settle_reload(edited[name], done, run)
-        )
-        if change is None:
-            refused.append(name)
-        else:
-            update = merged(update, change)
-    return merged(update, take_away(run, refused, word_changed_notice(refused)) if refused else {})
+    unbacked, unknown = _find_unbacked(run)
+    updates = [_remove_unbacked(run, name, "no skill of that name is visible") for name in unknown]
+    for name, done in (await load([*requests, *unbacked], run)).items():
+        match done.outcome:
+            case outcomes.Loaded():
+                updates.append(done.update)
+            case _ if name in thread.unbacked:
+                updates.append(_remove_unbacked(run, name, "its load was refused"))
+            case outcomes.AlreadyLoaded(_, None):
+                # Only the catalog's digest is another one: the text is the same.
+                listed = {**thread.standing.records[name], "listed": edited[name].digest}
+                updates.append({"skills_context": {"records": {name: listed}}})
+            case outcomes.AlreadyLoaded() | outcomes.Unreadable():
+                # Perhaps half saved: what is loaded stays, and the next step tries again.
+                pass
+            case _:
+                refused.append(name)
+    return merged(*updates, take_away(run, refused, word_changed_notice(refused)) if refused else {})
 
 
 def _find_edited(standing: LoadedSkills, catalog: Catalog) -> dict[str, SkillEntry]:
@@ -186,34 +179,34 @@ def _find_reloads(edited: Mapping[str, SkillEntry], run: Run) -> tuple[list[Load
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if run.known_view.is_shown(entry) or is_started_by_user(record):
+        if run.known_view.is_shown(entry) or _was_started_by_user(record, run):
             requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
     return requests, refused
 
 
-def _settle_reload(entry: SkillEntry, done: LoadResult, run: Run) -> dict[str, Any] | None:
-    """Return what loading a changed file again changes in state; `None` if it was refused."""
-    match done.outcome:
-        case outcomes.AlreadyLoaded(name, unchecked):
-            # Only the catalog's digest is another one: the text is the same.
-            listed: Any = {**run.thread.standing.records[name], "listed": entry.digest}
-            return {} if unchecked else {"skills_context": {"records": {name: listed}}}
-        case outcomes.Unreadable():
-            # Perhaps half saved: what is loaded stays, and the next step tries again.
-            return {}
-        case outcomes.Loaded():
-            return done.update
-        case _:
-            return None
+def _find_unbacked(run: Run) -> tuple[list[LoadRequest], list[str]]:
+    """Return the requests for names that state calls loaded without a load of ours, and the names that no skill has."""
+    requests, unknown = [], []
+    view, found = run.known_view, run.scan.found
+    is_unsure = found is not None and not found.is_complete
+    for name in run.thread.unbacked:
+        # Judged as if the model had asked: a name that an application wrote grants no more than that.
+        known = view.find_visible(name)
+        # Under its own spelling only: the name in state must be the one of the record that the load will write.
+        if known is not None and known.name == name:
+            requests.append(LoadRequest(known, "", "system"))
+        # Whether it is there, and may be seen, is not always known: then the next step tries again.
+        elif name not in view.unjudged and not (is_unsure and name not in view.catalog.by_name):
+            unknown.append(name)
+    return requests, unknown
 
 
-def _settle_unbacked(name: str, done: LoadResult, run: Run) -> dict[str, Any]:
-    """Return the update for a name that state called loaded without a load of ours, given what its load came to."""
-    if isinstance(done.outcome, outcomes.Loaded):
-        return done.update
-    return _remove_unbacked(run, name, "its load was refused")
+def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
+    """Whether a user started a skill; a record that a server's client forged names a file that nobody has read."""
+    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
+    return is_ours and is_started_by_user(record)
 
 
 def _remove_unbacked(run: Run, name: str, reason: str) -> dict[str, Any]:

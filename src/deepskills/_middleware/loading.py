@@ -4,7 +4,7 @@ A load is a `LoadRequest`. Requests come from the tool `load_skill`, from pins a
 a file that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each
 passes the same stations, in this order:
 
-0. **Gather** (`bundle_of`): with `load_requires`, what a skill requires and is not loaded comes along. Each of those
+0. **Gather** (`make_bundle`): with `load_requires`, what a skill requires and is not loaded comes along. Each of those
    skills passes all stations itself; the outcome is one, all or none.
 1. **Admit** (`admit`, `before_read` of the extensions): may the skill's file be read for a load at all? Texts that are
    put back were admitted at their loads, and are judged by `change_text` when they are read again.
@@ -85,7 +85,6 @@ from deepskills._middleware.state import (
     new_message_id,
     note_update,
     parts_of,
-    session_id,
     unload_mark,
     unload_update,
 )
@@ -117,7 +116,7 @@ from deepskills._prompt.messages import (
 )
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
-from deepskills._types import SkillProblem, Trigger
+from deepskills._types import Trigger
 
 logger = logging.getLogger("deepskills")
 
@@ -159,11 +158,6 @@ class LoadResult:
     standing: LoadedSkills | None = None
     """What is loaded now; `None` if that has not changed."""
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the skill is loaded now, by this load or an earlier one."""
-        return isinstance(self.outcome, outcomes.Loaded | outcomes.AlreadyLoaded)
-
 
 @dataclass(frozen=True)
 class Bundle:
@@ -184,7 +178,7 @@ class Bundle:
         return prepared[self.request.key], [prepared[each.key] for each in self.required]
 
 
-def bundle_of(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundle:
+def make_bundle(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundle:
     """Return a request with what has to come along; `loaded` are the skills that stay loaded until then."""
     if not run.settings.load_requires:
         return Bundle(request)
@@ -209,7 +203,7 @@ def bundle_of(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundle:
 async def load(requests: Sequence[LoadRequest], run: Run) -> dict[str, LoadResult]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
     standing = run.thread.standing
-    bundles = await _bundles(requests, run)
+    bundles = await _make_bundles(requests, run)
     refused: dict[str, outcomes.Refused] = {}
     # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
     for bundle in bundles:
@@ -234,13 +228,13 @@ async def load(requests: Sequence[LoadRequest], run: Run) -> dict[str, LoadResul
     return settled
 
 
-async def _bundles(requests: Sequence[LoadRequest], run: Run) -> list[Bundle]:
+async def _make_bundles(requests: Sequence[LoadRequest], run: Run) -> list[Bundle]:
     """Return the bundles of requests; what one requires and another one asks for comes by its own, first."""
     if not run.settings.load_requires or not requests:
         return [Bundle(request) for request in requests]
     await find_view(run)
     by_name = {request.entry.name: request for request in requests}
-    bundles = {name: bundle_of(request, run, run.thread.standing.loaded) for name, request in by_name.items()}
+    bundles = {name: make_bundle(request, run, run.thread.standing.loaded) for name, request in by_name.items()}
     wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
     return [
         replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
@@ -281,7 +275,7 @@ async def settle(
     if isinstance(outcome, outcomes.Loaded | outcomes.OverBudget):
         decision = await judge(request, ready, run)
         if isinstance(decision, Answer):
-            return _answer(request, ready, decision, run, tool)
+            return _apply_answer(request, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = outcomes.Refused(ready.entry, decision.reason)
     along: list[tuple[outcomes.Loaded, Reply]] = []
@@ -300,20 +294,21 @@ async def settle(
         return LoadResult(outcome, _build_load_update(done, reply, request.trigger, run, tool), standing)
     if tool is not None:
         return LoadResult(outcome, {"messages": [tool_message(run, tool, reply)]})
-    run.problems += _problems_of(outcome, reply, request.entry.path)
-    if reply.reason is not None:
-        run.collect(trace(request.entry.name, "refused", reply.reason, text=_reason(outcome, reply)))
+    if not isinstance(outcome, outcomes.AlreadyLoaded):
+        _record_refusal(outcome, reply, request.entry, run)
     return LoadResult(outcome)
 
 
-def _problems_of(outcome: outcomes.Outcome, reply: Reply, path: str) -> list[SkillProblem]:
-    """Return the problem of a load that did not happen and has no call to answer."""
-    if isinstance(outcome, outcomes.AlreadyLoaded):
-        return []
+def _record_refusal(outcome: outcomes.Outcome, reply: Reply, entry: SkillEntry, run: Run) -> None:
+    """Record why a load that has no call to answer did not happen."""
+    # What a model reads begins with "Error: "; a problem has its own form.
+    reason = getattr(outcome, "reason", reply.text.removeprefix("Error: ").rstrip("."))
+    code = "skill-refused"
     if isinstance(outcome, outcomes.Unreadable):
-        reason = outcome.reason if not outcome.required else word_required_refused(outcome.required, outcome.reason)
-        return [problem(path, "skill-unreadable", reason=reason)]
-    return [problem(path, "skill-refused", reason=_reason(outcome, reply))]
+        code = "skill-unreadable"
+        reason = word_required_refused(outcome.required, reason) if outcome.required else reason
+    run.problems.append(problem(entry.path, code, reason=reason))
+    run.collect(trace(entry.name, "refused", reply.reason, text=reason))
 
 
 def _build_load_update(
@@ -325,7 +320,7 @@ def _build_load_update(
     for _, own in done:
         run.settings.memory.keep_text(own.text)
     if tool is None:
-        return merged(*(_pinned(loaded, own.text, trigger, run) for loaded, own in done))
+        return merged(*(_build_pin_update(loaded, own.text, trigger, run) for loaded, own in done))
     texts = [own.text for _, own in done]
     if done[-1][1] is not reply:
         # The skill itself was loaded before; the answer says so behind what came along.
@@ -339,8 +334,8 @@ def _build_load_update(
     return {**merged(*updates), "messages": [answer]}
 
 
-def _pinned(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> dict[str, Any]:
-    message = _pin(loaded.prepared, text)
+def _build_pin_update(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> dict[str, Any]:
+    message = _build_pin(loaded.prepared, text)
     message.id = new_message_id()
     message.additional_kwargs[MARK] = load_mark(loaded)
     return load_update(loaded, message, run.thread, trigger)
@@ -389,13 +384,7 @@ async def judge(request: LoadRequest, ready: Prepared, run: Run) -> Refuse | Ans
     return await decide_by_extensions("before_load", run, about)
 
 
-def _reason(outcome: outcomes.Outcome, reply: Reply) -> str:
-    """Return why a load without a call to answer did not happen."""
-    # What a model reads begins with "Error: "; a problem has its own form.
-    return outcome.reason if isinstance(outcome, outcomes.Refused) else reply.text.removeprefix("Error: ").rstrip(".")
-
-
-def _answer(request: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
+def _apply_answer(request: LoadRequest, ready: Prepared, answer: Answer, run: Run, tool: str | None) -> LoadResult:
     """Return what an extension's answer changes: nothing is loaded."""
     outcome = outcomes.Answered(ready.entry, answer.text, answer.is_error)
     reply = report(outcome, request.trigger, run)
@@ -431,7 +420,7 @@ def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
     )
 
 
-def _pin(ready: Prepared, text: str) -> HumanMessage:
+def _build_pin(ready: Prepared, text: str) -> HumanMessage:
     """Return a message that pins a skill, marked as deepagents' class marks it."""
     entry = ready.entry
     about = {"name": entry.name, "path": entry.path, "description": entry.description}
@@ -553,7 +542,7 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
     names, directory, session = (
         argument_names(reading.frontmatter.get("arguments")),
         shell or (parent(entry.path) if entry.has_directory else "."),
-        session_id(run.runtime),
+        str((run.runtime.config.get("configurable") or {}).get("thread_id") or ""),
     )
     # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
     size = (len(text) + len(arguments)) // 64
@@ -571,12 +560,12 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
     block = await in_worker(
         lambda: skill_block(entry, changed, inventory, shell, run.settings.file_names()), len(changed) // 64
     )
-    tokens = await _tokens(block, run)
+    tokens = await _count_cost(block, run)
     digest = entry.digest if is_served else reading.digest
     return Prepared(present, arguments, block, inventory, digest, tokens, text=changed)
 
 
-async def _tokens(text: str, run: Run) -> int:
+async def _count_cost(text: str, run: Run) -> int:
     """Return what a text costs by the user's counter; where that gives no number, by the default one."""
     counter = run.settings.token_counter
     if counter is count_tokens:
@@ -648,19 +637,19 @@ async def _load(run: Run, skill_name: str, arguments: str) -> ToolResult:
     entry = view.find(skill_name)
     if entry is None:
         return _refuse(run, await view.not_found(skill_name))
-    turn = _turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
-    permit = _permit(entry, turn, run)
+    turn = _find_turn(run, LOAD_TOOL, {"skill_name": skill_name, "arguments": arguments})
+    permit = _find_permit(entry, turn, run)
     if view.visibility(entry) == "user-only":
         if permit is None:
             return _refuse(run, outcomes.UserOnly(entry))
         # The user's arguments win over the model's: the user started it, the model only carries it out.
         arguments = permit or arguments
     request = LoadRequest(entry, arguments)
-    bundle = bundle_of(request, run, _staying(turn, run))
+    bundle = make_bundle(request, run, _find_staying(turn, run))
     refused = await admit(bundle, run)
     if refused is not None:
         settled = await settle(bundle, Prepared(entry, arguments), refused, run, LOAD_TOOL)
-        return _result(settled.update, run)
+        return _build_result(settled.update, run)
     # The predecessors' files are read too: what they cost decides what is left.
     prepared, so_far = await _play_turn(turn, run, bundle)
     own, required = bundle.pick(prepared)
@@ -670,14 +659,14 @@ async def _load(run: Run, skill_name: str, arguments: str) -> ToolResult:
         return _refuse(run, outcomes.UserOnly(entry))
     outcome, loads = decide_in_turn(own, so_far, run.thread.standing, run.budgets, required)
     if isinstance(outcome, outcomes.AlreadyLoaded):
-        outcome = _in_view_of(outcome, own, turn, run)
+        outcome = _compare_with_turn(outcome, own, turn, run)
     settled = await settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)
-    return _result(settled.update, run)
+    return _build_result(settled.update, run)
 
 
 async def _unload(run: Run, skill_name: str, _arguments: str) -> ToolResult:
     thread, standing = run.thread, run.thread.standing
-    turn = _turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
+    turn = _find_turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
     # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
     if turn.earlier:
         await find_view(run)
@@ -699,10 +688,10 @@ async def _unload(run: Run, skill_name: str, _arguments: str) -> ToolResult:
     if isinstance(outcome, outcomes.Unloaded):
         lingers = LINGERING if run.lets_linger else None
         update = merged(update, unload_update([outcome.name], thread.standing, lingers))
-    return _result(update, run)
+    return _build_result(update, run)
 
 
-def _turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
+def _find_turn(run: Run, tool: str, args: dict[str, Any]) -> Turn:
     """Return the turn of a call, identified by its step in its run: two agents of it may use the same message ids."""
     turn = turn_of(run.state, run.runtime.tool_call_id, tool, args)
     checkpoint = getattr(run.runtime.execution_info, "checkpoint_id", None)
@@ -716,7 +705,7 @@ async def _play_turn(turn: Turn, run: Run, bundle: Bundle | None = None) -> tupl
         if call.kind == "unload":
             earlier.append(call.name)
         elif (entry := run.known_view.find_visible(call.name)) is not None:
-            found = bundle_of(LoadRequest(entry, call.arguments), run, _staying(turn, run))
+            found = make_bundle(LoadRequest(entry, call.arguments), run, _find_staying(turn, run))
             earlier += [found] if found.refusal is None else []
     bundles = [found for found in (*earlier, bundle) if isinstance(found, Bundle)]
     own = bundle.request.key if bundle is not None else None
@@ -725,7 +714,7 @@ async def _play_turn(turn: Turn, run: Run, bundle: Bundle | None = None) -> tupl
     return prepared, after_calls(calls, run.thread.standing, run.budgets)
 
 
-def _permit(entry: SkillEntry, turn: Turn, run: Run) -> str | None:
+def _find_permit(entry: SkillEntry, turn: Turn, run: Run) -> str | None:
     """Return the arguments of a user's start that permits one call by the model; `None` if there is none.
 
     It lasts until the user's next message, and only the first call of a turn gets it.
@@ -735,12 +724,12 @@ def _permit(entry: SkillEntry, turn: Turn, run: Run) -> str | None:
     return None if is_taken else run.thread.permitted_arguments(entry.name)
 
 
-def _staying(turn: Turn, run: Run) -> Sequence[str]:
+def _find_staying(turn: Turn, run: Run) -> Sequence[str]:
     """Return the loaded skills that no earlier call of the turn may have unloaded."""
     return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.standing.loaded
 
 
-def _in_view_of(outcome: outcomes.AlreadyLoaded, prepared: Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
+def _compare_with_turn(outcome: outcomes.AlreadyLoaded, prepared: Prepared, turn: Turn, run: Run) -> outcomes.Outcome:
     """Tell apart what stays loaded from before this turn from what only an earlier call of it may have loaded."""
     name, before = outcome.name, run.thread.standing
     # An unload earlier in the turn makes the load from before irrelevant, even if a sibling then loads it again.
@@ -769,10 +758,10 @@ async def _guard(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -
 def _refuse(run: Run, outcome: outcomes.Refusal) -> ToolResult:
     """Answer a load of a skill that could not be prepared."""
     reply = report(outcome, "model", run, getattr(outcome, "entry", None))
-    return _result({"messages": [tool_message(run, LOAD_TOOL, reply)]}, run)
+    return _build_result({"messages": [tool_message(run, LOAD_TOOL, reply)]}, run)
 
 
-def _result(update: dict[str, Any], run: Run) -> ToolResult:
+def _build_result(update: dict[str, Any], run: Run) -> ToolResult:
     """Return a call's result with what extensions asked to change, and the problems that were found on the way."""
     whole = merged(update, run.collected, run.problems_update())
     # Where nothing changes in state, as in most refusals, the answer is a plain message.

@@ -97,7 +97,7 @@ from deepskills._types import (
 )
 
 
-def checked(extensions: object) -> tuple[SkillExtension, ...]:
+def check_extensions(extensions: object) -> tuple[SkillExtension, ...]:
     """Return the extensions of a middleware.
 
     Raises:
@@ -152,7 +152,7 @@ def _callable_in_sync(tool: BaseTool) -> BaseTool:
     return tool.model_copy(update={"func": call})
 
 
-def slash_menu(view: VisibleCatalog) -> list[dict[str, str]]:
+def build_menu(view: VisibleCatalog) -> list[dict[str, str]]:
     """Return the slash commands of a run, for a menu."""
     return [
         {
@@ -197,12 +197,12 @@ class Services:
         """
         # A menu is often built outside any run, where LangGraph has no runtime to offer.
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(run.perform(find_view(run)))
+        return build_menu(run.perform(find_view(run)))
 
     async def aslash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer, without blocking; see `slash_commands_for`."""
         run = Run(self._settings, state, runtime or current_runtime())
-        return slash_menu(await run.aperform(find_view(run)))
+        return build_menu(await run.aperform(find_view(run)))
 
     async def _shown(
         self,
@@ -452,7 +452,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             check_template(system_prompt)
         self._section: Section | None = None
         fixed = None if callable(sources) else parse_sources(sources)
-        plugged = add_guard(checked(extensions), backend, fixed)
+        plugged = add_guard(check_extensions(extensions), backend, fixed)
         turned_on = [name for extension in plugged for name in extension.extra_tools]
         extra = check_names([*check_names(extra_tools), *turned_on])
         files = NO_FILES if backend is None else backend

@@ -14,22 +14,18 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.config import get_config
 
 from deepskills._io.backends import CallInProgress, call_in_progress
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.run import Limits, Run, limits_above, place_of
-from deepskills._middleware.state import Thread
+from deepskills._middleware.state import Thread, current_config
 from deepskills._middleware.visibility import unseen_names
 from deepskills._middleware.workarounds import has_outer_metadata
 
 
 def is_own_graph() -> bool:
     """Whether `before_agent` is called by a node of somebody's own graph, not by the one that an agent has for it."""
-    try:
-        node = (get_config().get("metadata") or {}).get("langgraph_node")
-    except RuntimeError:
-        return False
+    node = (current_config().get("metadata") or {}).get("langgraph_node")
     return isinstance(node, str) and not node.endswith(".before_agent")
 
 

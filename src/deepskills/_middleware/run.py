@@ -28,10 +28,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from deepagents.backends import BackendProtocol
-from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
@@ -43,7 +43,7 @@ from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import CACHING_PROVIDERS, WINDOW_SHARE, Invocation, Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, overrides
-from deepskills._middleware.state import LINGERING, Thread, extension_section, merged
+from deepskills._middleware.state import LINGERING, Thread, current_config, extension_section, merged
 from deepskills._prompt.section import visible
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem
@@ -198,15 +198,10 @@ def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any
     if isinstance(runtime, ToolRuntime):
         return runtime
     config: Any = getattr(runtime, "config", None)
-    if config is None:
-        try:
-            config = get_config()
-        except RuntimeError:  # outside a graph
-            config = {}
     own: ToolRuntime[Any, Any] = ToolRuntime(
         state=state,
         context=getattr(runtime, "context", None),
-        config=config,
+        config=current_config() if config is None else config,
         # The very object: an invocation is known by it.
         stream_writer=getattr(runtime, "stream_writer", None),  # type: ignore[arg-type]
         tool_call_id=getattr(runtime, "tool_call_id", None),
@@ -414,7 +409,7 @@ class Run:
             # Looked up by name: only extensions that ask for approvals have it, and the seam does not promise it.
             ask = getattr(extension, "granted", None)
             if callable(ask):
-                found.update(ask(entry, _Asking(self.memory_of(extension))) or ())
+                found.update(ask(entry, SimpleNamespace(memory=self.memory_of(extension))) or ())
         return POWERS & found
 
 
@@ -565,13 +560,6 @@ def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
     return replace(skill, entry=replace(entry, skill=metadata, frontmatter=kept), withheld=powers)
 
 
-@dataclass(frozen=True)
-class _Asking:
-    """What an extension is told of a run when it is asked what was granted."""
-
-    memory: Mapping[str, Any]
-
-
 def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
     """Return a served skill with those of the powers that it asks for which were granted."""
     asked = entry.frontmatter.get(POWERS_KEY) or {}
@@ -626,12 +614,9 @@ def _find_loaded(name: str, record: LoadRecord, current: SkillEntry | None, read
     if reading is not None and reading.metadata is not None:
         source = record.get("source") or (current.source if current is not None else "")
         return readings.entry(reading, source, lambda _own: name)
-    return unread_entry(name, record["path"], record["digest"], _origin_of(record, current))
-
-
-def _origin_of(record: LoadRecord, current: SkillEntry | None) -> SkillOrigin | None:
-    """Return where a load came from; what the catalog says of it counts before what state does."""
-    return (current.origin if current is not None else None) or record.get("origin")
+    # What the catalog says of its origin counts before what state does.
+    origin = (current.origin if current is not None else None) or record.get("origin")
+    return unread_entry(name, record["path"], record["digest"], origin)
 
 
 def directory_name(found: SkillProblem) -> str:

@@ -78,8 +78,8 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
         return merged(empty, await _load_again(parent, run))
     # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
-    claims = _claims(run.thread.messages)
-    prepared = await prepare(_worth_reading(claims, run), run)
+    claims = _find_claims(run.thread.messages)
+    prepared = await prepare(_choose_claimed(claims, run), run)
     records: dict[str, LoadRecord] = {}
     texts: dict[str, Any] = {}
     for claim in claims:
@@ -88,7 +88,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
         if claim.mark["event"] == "unload":
             records.pop(name, None)
         # Word for word: otherwise any text could be passed off as a skill by a mark.
-        elif ready is not None and ready.failure is None and _bare(text) == ready.block:
+        elif ready is not None and ready.failure is None and _strip_leads(text) == ready.block:
             texts[claim.message.id or ""] = {"skill": name}
             # To the end: the newest load decides the order.
             records.pop(name, None)
@@ -105,7 +105,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
     return {"skills_loaded": list(records), "skill_resources": resources, "skills_context": context}
 
 
-def _worth_reading(claims: Sequence[_Claim], run: Run) -> list[LoadRequest]:
+def _choose_claimed(claims: Sequence[_Claim], run: Run) -> list[LoadRequest]:
     """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
 
     Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
@@ -131,7 +131,7 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, run: Run) -> bool:
     # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
     if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
         return False
-    begins_so = _bare(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
+    begins_so = _strip_leads(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
     return begins_so and entry.name == claim.mark["skill"] and claim.mark["event"] == "load"
 
 
@@ -165,11 +165,11 @@ async def _load_again(parent: Thread, run: Run) -> dict[str, Any]:
     return merged(update, {"skills_context": {"records": own}})
 
 
-def _bare(text: str) -> str:
+def _strip_leads(text: str) -> str:
     return without_requirements(text.removeprefix(UPDATED_LEAD).removeprefix(CHANGED_LEAD))
 
 
-def _claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
+def _find_claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     """Return what messages say they did to the loaded skills, in order."""
     claims: list[_Claim] = []
     for message in reversed(messages):
@@ -247,14 +247,14 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     # Last, so that extensions see what is in use after discovery and unloads.
     await call_extensions("at_start", run)
     update = merged(update, run.collected)
-    problems = _problems(run, found, gone)
+    problems = _list_problems(run, found, gone)
     if problems is not None:
         update["skills_problems"] = problems
         update["skills_load_errors"] = format_source_errors(problems)
     # After everything was logged: the exception names the errors, and the log has the warnings as well.
     if run.settings.strict and found is not None:
         _raise_errors(found.problems)
-    return _changes(run.state, update)
+    return _drop_unchanged(run.state, update)
 
 
 async def _discover(run: Run, found: Discovery) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _is_new_command(message: AnyMessage, run: Run) -> bool:
     return takes_slash_commands(run) and not is_answered(run.thread, message)
 
 
-def _problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:
+def _list_problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:
     """Return the thread's problems as of now, or `None` if they stay; those that are new are logged."""
     records = run.thread.standing.records
     reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
@@ -344,7 +344,7 @@ def _find_hidden_requirements(view: VisibleCatalog) -> list[SkillProblem]:
     ]
 
 
-def _changes(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
+def _drop_unchanged(state: Mapping[str, Any], update: dict[str, Any]) -> SkillsStateUpdate | None:
     """Return `update` unless state holds all of it already."""
     # Nothing is written where nothing changed: a write costs a checkpoint.
     if all(key in state and state[key] == value for key, value in update.items()):

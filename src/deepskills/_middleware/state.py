@@ -45,6 +45,7 @@ from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph.message import add_messages
 from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, ValidationError, with_config
@@ -90,13 +91,13 @@ def merge_loaded(current: list[str] | None, update: Sequence[str] | Unload | Non
 
 def _join_names(before: object, update: object) -> dict[str, list[str]]:
     """Return two updates of `skills_loaded` as one: an unload cancels the loads before it, not those after it."""
-    first, second = _names_of(before), _names_of(update)
+    first, second = _read_names(before), _read_names(update)
     # One update can move a skill to the end, as an unload and a load in one turn do.
     kept = [name for name in first["load"] if name not in second["unload"]]
     return {"unload": [*first["unload"], *second["unload"]], "load": [*kept, *second["load"]]}
 
 
-def _names_of(update: object) -> dict[str, list[str]]:
+def _read_names(update: object) -> dict[str, list[str]]:
     """Return what an update of `skills_loaded` unloads and then loads; whatever else a caller wrote is set aside."""
     given = update if isinstance(update, Mapping) else {"load": update}
     names: dict[str, list[str]] = {}
@@ -448,8 +449,8 @@ class Thread:
     def of(cls, state: Mapping[str, Any]) -> "Thread":
         """Read a thread's state."""
         malformed: list[str] = []
-        context = _context(state.get("skills_context"), malformed)
-        standing, unbacked = _standing(state.get("skills_loaded") or (), context, malformed)
+        context = _read_context(state.get("skills_context"), malformed)
+        standing, unbacked = _read_standing(state.get("skills_loaded") or (), context, malformed)
         return cls(
             given=state.get("messages") or (),
             standing=standing,
@@ -474,7 +475,7 @@ class Thread:
     @cached_property
     def problems(self) -> list[SkillProblem]:
         """Everything that is wrong with sources and skills, looked at only where it is needed."""
-        return _problems(self.known_problems, self.malformed)
+        return _read_problems(self.known_problems, self.malformed)
 
     def keyed(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         """Return the messages of a request with the keys that they have in state, whichever others were left out."""
@@ -510,8 +511,8 @@ class Thread:
 
     @property
     def user_message(self) -> AnyMessage | None:
-        """The user's newest message."""
-        return newest_user_message(self.messages)
+        """The newest message that a user wrote: not a summary, a pin or a message of this library."""
+        return next((message for message in reversed(self.messages) if is_users_own(message)), None)
 
     @property
     def turn(self) -> str:
@@ -525,11 +526,6 @@ class Thread:
         return str(permit["arguments"]) if permit is not None and permit["turn"] == self.turn else None
 
 
-def newest_user_message(messages: Sequence[AnyMessage]) -> AnyMessage | None:
-    """Return the newest message that a user wrote: not a summary, a pin or a message of this library."""
-    return next((message for message in reversed(messages) if is_users_own(message)), None)
-
-
 def is_answered(thread: Thread, message: AnyMessage) -> bool:
     """Whether the model has spoken after a message."""
     later = itertools.takewhile(lambda known: known is not message, reversed(thread.messages))
@@ -541,7 +537,7 @@ def is_users_own(message: AnyMessage) -> bool:
     return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
-def _standing(
+def _read_standing(
     names: object, context: Mapping[str, dict[str, Any]], malformed: list[str]
 ) -> tuple[LoadedSkills, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
@@ -555,11 +551,11 @@ def _standing(
     return standing, [name for name in names if name not in records]
 
 
-def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
+def _read_context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     if value is None:
         return {}
     items = value if isinstance(value, dict) else {}
-    adapters = {section: _adapter(section) for section in items}
+    adapters = {section: _find_adapter(section) for section in items}
     if not isinstance(value, dict) or None in adapters.values():
         malformed.append("skills_context")
     return {
@@ -569,13 +565,13 @@ def _context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _adapter(section: object) -> TypeAdapter[Any] | None:
+def _find_adapter(section: object) -> TypeAdapter[Any] | None:
     """Return what the values of a section must be; `None` for an unknown section."""
     is_memory = isinstance(section, str) and section.startswith(extension_section(""))
     return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload]
 
 
-def _problems(value: object, malformed: list[str]) -> list[SkillProblem]:
+def _read_problems(value: object, malformed: list[str]) -> list[SkillProblem]:
     if value is None or value == []:
         return []
     items = value if isinstance(value, list) else []
@@ -681,11 +677,6 @@ _SKILL_MESSAGE = "skill-"
 _PART = "#"
 
 
-def part_id(message_id: str, place: int) -> str:
-    """Return the id of one of the parts before the last."""
-    return f"{message_id}{_PART}{place}"
-
-
 def whole_id(message_id: str) -> str:
     """Return the id of the message that a part belongs to."""
     return message_id.partition(_PART)[0] if message_id.startswith(_SKILL_MESSAGE) else message_id
@@ -697,7 +688,7 @@ def parts_of(message: AnyMessage, count: int, *, is_lost: bool) -> list[AnyMessa
     if len(texts) != count:
         # Others changed it so that nobody can tell the parts apart: all of it counts as the last one's.
         texts = [str(message.text) if is_lost or place == count - 1 else "" for place in range(count)]
-    ids = [*(part_id(message.id or "", place) for place in range(count - 1)), message.id]
+    ids = [*(f"{message.id}{_PART}{place}" for place in range(count - 1)), message.id]
     return [message.model_copy(update={"id": own, "content": text}) for own, text in zip(ids, texts, strict=True)]
 
 
@@ -738,24 +729,18 @@ def as_whole(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     return result
 
 
+def current_config() -> RunnableConfig:
+    """Return the configuration of the current step; empty outside a graph."""
+    try:
+        return get_config()
+    except RuntimeError:
+        return {}
+
+
 def current_step() -> int:
     """Return the number of LangGraph's current step; 0 outside a graph."""
-    try:
-        step = get_config().get("metadata", {}).get("langgraph_step")
-    except RuntimeError:
-        return 0
+    step = current_config().get("metadata", {}).get("langgraph_step")
     return step if isinstance(step, int) else 0
-
-
-def session_id(runtime: object) -> str:
-    """Return the id of the thread that a run belongs to; empty if it has none."""
-    config = getattr(runtime, "config", None)
-    if config is None:
-        try:
-            config = get_config()
-        except RuntimeError:
-            return ""
-    return str((config.get("configurable") or {}).get("thread_id") or "")
 
 
 def load_mark(outcome: Loaded) -> dict[str, Any]:
