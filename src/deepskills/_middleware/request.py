@@ -52,17 +52,19 @@ from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
-from deepskills._io.plan import Failed, in_worker
+from deepskills._io.plan import Failed, describe, in_worker
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import (
+    SkillRun,
     call_extensions,
     change_request,
     change_text,
     describe_to_tracers,
+    fail,
     unusable,
 )
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
@@ -628,14 +630,11 @@ def _replace_list(run: Run) -> str | None:
     for extension in run.settings.extensions:
         try:
             text = await_if_needed(extension.catalog_list(run.known_view.visible))
-            if text is not None and not isinstance(text, str):
-                raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
-        except Exception as error:
-            logger.exception("%s failed to replace the list of skills", type(extension).__name__)
-            name, reason = type(extension).__name__, f"{type(error).__name__}: {error}"
-            run.problems.append(
-                problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
-            )
+            reason = None if text is None or isinstance(text, str) else unusable(text)
+        except Exception as error:  # noqa: BLE001 - an extension may raise anything
+            reason = describe(error)
+        if reason is not None:
+            fail(SkillRun(run, extension), "catalog_list", reason)
             # An extension that protects may replace the list to hide it, so a failure must not show what it would have
             # hidden.
             text = LIST_WITHHELD if extension.protective else None
