@@ -182,41 +182,29 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
     if visible.passed and not facts.has_private:
         return _conclude(name, [found, visible, _stop("state-malformed", "Nothing is known of what came next.")])
     trace = facts.traces.get(name_key(name))
+    stages = [found, visible, _list(facts, entry), _suggested(facts, name)]
     if name in thread.standing.loaded:
         record = thread.standing.records[name]
         by = _TRIGGERS.get(record.get("trigger", "model"), "")
         loaded = _pass(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
-        overtaken = _overtaken(facts, entry)
-        present = _present(facts, name)
-        stages = [found, _at_most(visible), *overtaken, loaded, present]
-        if present.passed:
-            stages += [used := _use(facts, name)]
-            if used.passed:
-                stages.append(_check(run, name))
-        return _conclude(name, stages)
+        after = [_present(facts, name), _use(facts, name), _check(run, name)]
+        return _conclude(name, [*map(_overtake, stages), loaded, *after])
     if trace is not None and trace["event"] == "answered":
         answered = _pass(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
-        rest = [_pass("The answer stands in place of the skill's text.")] * 3
-        return _conclude(name, [found, _at_most(visible), *_overtaken(facts, entry), answered, *rest])
-    if not visible.passed:
-        return _conclude(name, [found, visible])
+        after = [_pass("The answer stands in place of the skill's text.")] * 3
+        return _conclude(name, [*map(_overtake, stages), answered, *after])
     loaded = _not_loaded(facts, entry, trace)
-    # Whoever tried to load it knew of it: neither the list nor a note was in the way.
+    # The model, or the user, knew of what was tried to load: neither the list nor a note was in the way.
     if loaded.code != "not-loaded":
-        return _conclude(name, [found, visible, *_overtaken(facts, entry), loaded])
-    listing, suggested = _list(facts, entry), _suggested(facts, name)
-    if not listing.passed and suggested.passed and facts.notes and any(note.shows(name) for note in facts.notes):
-        listing = _at_most(listing)
-    return _conclude(name, [found, visible, listing, suggested, loaded])
+        stages[2:] = map(_overtake, stages[2:])
+    elif any(note.shows(name) for note in facts.notes):
+        stages[2] = _overtake(stages[2])
+    return _conclude(name, [*stages, loaded])
 
 
-def _at_most(stage: SkillStage) -> SkillStage:
+def _overtake(stage: SkillStage) -> SkillStage:
     """Return a stage that a later one has overtaken."""
     return stage if stage.passed else _pass(stage.message)
-
-
-def _overtaken(facts: _Facts, entry: SkillEntry) -> list[SkillStage]:
-    return [_at_most(_list(facts, entry)), _at_most(_suggested(facts, entry.name))]
 
 
 # Found.
@@ -311,9 +299,8 @@ def _hide_by(run: Run, judge: str | None) -> str:
     if judge:
         return f"the extension {judge}"
     rule = run.settings.visibility
-    if judge is None and not isinstance(rule, Mapping) and rule is not None:
-        return "the function passed as `visibility`"
-    return "the function passed as `visibility`" if judge == "" else "`visibility`"
+    is_function = judge == "" or not (rule is None or isinstance(rule, Mapping))
+    return "the function passed as `visibility`" if is_function else "`visibility`"
 
 
 # Listed and suggested.

@@ -391,10 +391,17 @@ def _check_read(entry: SkillEntry) -> SkillEntry:
     return entry
 
 
-def with_changes(message: ToolMessage, run: Run) -> ToolResult:
-    """Return a tool's answer with what extensions asked to change, and the problems that were found on the way."""
+def with_changes(result: ToolResult, run: Run) -> ToolResult:
+    """Return a tool's result with what extensions asked to change, and the problems that were found on the way."""
     update = merged(run.collected, run.problems_update())
-    return Command(update=merged(update, {"messages": [message]})) if update else message
+    if not update:
+        return result
+    if isinstance(result, ToolMessage):
+        return Command(update=merged(update, {"messages": [result]}))
+    # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
+    if not isinstance(result.update, Mapping):
+        return result
+    return replace(result, update=merged(result.update, update))
 
 
 # A skill's files, as extensions judge them.

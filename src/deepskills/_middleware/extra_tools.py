@@ -65,15 +65,6 @@ class ScriptArguments(SkillArguments):
     script_name: str = Field(description=words.SCRIPT_NAME)
 
 
-SCHEMAS: dict[str, type[BaseModel]] = {
-    "search_skills": SearchArguments,
-    "list_skill_assets": SkillArguments,
-    "load_skill_asset": AssetArguments,
-    "get_skill_script_path": ScriptArguments,
-}
-"""The extra tools by name."""
-
-
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names, each once.
 
@@ -85,94 +76,90 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(names, Iterable):
         raise ValueError(f"extra_tools must be a sequence of names, got {names!r}")  # noqa: TRY004
     names = list(names)
-    unknown = [name for name in names if not isinstance(name, str) or name not in SCHEMAS]
+    unknown = [name for name in names if not isinstance(name, str) or name not in _TOOLS]
     if unknown:
-        raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(SCHEMAS)}")
+        raise ValueError(f"extra_tools has no {', '.join(map(repr, unknown))}; choose from {', '.join(_TOOLS)}")
     return tuple(dict.fromkeys(names))
 
 
-class ExtraTools:
-    """Makes the extra tools for one middleware."""
+def make_extra_tool(name: str, settings: Settings) -> BaseTool:
+    """Return one of the extra tools; its sync and async calls perform the same plan."""
+    schema, plan = _TOOLS[name]
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._plans: dict[str, Callable[..., Plan[Content]]] = {
-            "search_skills": self._search_skills,
-            "list_skill_assets": self._list_assets,
-            "load_skill_asset": self._read_asset,
-            "get_skill_script_path": self._script_path,
-        }
+    def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
+        run = Run(settings, runtime.state, runtime)
+        return run.perform(_answer(name, plan(run, **arguments), run))
 
-    def make(self, name: str) -> BaseTool:
-        """Return one tool; its sync and async calls perform the same plan."""
-        settings, plan = self._settings, self._plans[name]
+    async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
+        run = Run(settings, runtime.state, runtime)
+        return await run.aperform(_answer(name, plan(run, **arguments), run))
 
-        def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
-            run = Run(settings, runtime.state, runtime)
-            return run.perform(_answer(name, plan(run, **arguments), run))
+    return StructuredTool.from_function(
+        call, acall, name=name, description=words.DESCRIPTIONS[name], args_schema=schema, infer_schema=False
+    )
 
-        async def acall(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolResult:  # noqa: ANN401 - checked by the schema
-            run = Run(settings, runtime.state, runtime)
-            return await run.aperform(_answer(name, plan(run, **arguments), run))
 
-        return StructuredTool.from_function(
-            call,
-            acall,
-            name=name,
-            description=words.DESCRIPTIONS[name],
-            args_schema=SCHEMAS[name],
-            infer_schema=False,
-        )
+async def _search_skills(run: Run, query: str, n: int = 5) -> str:
+    view = await find_view(run)
+    # A source that is down must not look like a library without skills.
+    check_known(view.visible, view.problems, words.TRIED_AGAIN)
+    limit = max(1, min(n, MAX_RESULTS))
+    found = await search_by_extensions(query, limit, run, view)
+    if found is None:
+        catalog = view.catalog
+        hidden = {name for name, how in view.hidden.items() if how in {"user-only", "off"}}
+        bare = frozenset(name for name, how in view.hidden.items() if how == "name-only")
+        # To make an index takes long, so never on the event loop.
+        names = await in_worker(lambda: find_index(catalog.entries, bare).search(query, limit, hidden), LARGE)
+        found = [catalog.by_name[name] for name in names]
+    if not found:
+        # Nothing was found, perhaps because the source that has it is down.
+        check_known(found, view.problems, words.TRIED_AGAIN)
+        return words.nothing_found(query)
+    return words.format_found_skills(found, frozenset(view.hidden))
 
-    async def _search_skills(self, run: Run, query: str, n: int = 5) -> str:
-        view = await find_view(run)
-        # A source that is down must not look like a library without skills.
-        check_known(view.visible, view.problems, words.TRIED_AGAIN)
-        hidden = {name for name, visibility in view.hidden.items() if visibility in {"user-only", "off"}}
-        limit = max(1, min(n, MAX_RESULTS))
-        found = await search_by_extensions(query, limit, run, view)
-        if found is None:
-            catalog = view.catalog
-            bare = frozenset(name for name, visibility in view.hidden.items() if visibility == "name-only")
-            # To make an index takes long, so never on the event loop.
-            names = await in_worker(lambda: find_index(catalog.entries, bare).search(query, limit, hidden), LARGE)
-            found = [catalog.by_name[name] for name in names]
-        if not found:
-            # Nothing was found, perhaps because the source that has it is down.
-            check_known(found, view.problems, words.TRIED_AGAIN)
-            return words.nothing_found(query)
-        return words.format_found_skills(found, frozenset(view.hidden))
 
-    async def _list_assets(self, run: Run, skill_name: str) -> str:
-        entry, closed = await self._entry(run, skill_name)
-        assets = await run.scan.read(entry, list_assets(entry.skill, self._settings.asset_directories, closed))
-        if not assets.paths and not assets.notes:
-            return words.no_files(entry.name)
-        return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))
+async def _list_assets(run: Run, skill_name: str) -> str:
+    entry, closed = await _find_skill(run, skill_name)
+    assets = await run.scan.read(entry, list_assets(entry.skill, run.settings.asset_directories, closed))
+    if not assets.paths and not assets.notes:
+        return words.no_files(entry.name)
+    return harmless_body("\n".join([*(f"- {path}" for path in assets.paths), *assets.notes]))
 
-    async def _read_asset(self, run: Run, skill_name: str, relative_path: str) -> Content:
-        entry, closed = await self._entry(run, skill_name)
-        directories = self._settings.asset_directories
-        content = await read_judged_asset(run, entry, relative_path, directories, closed)
-        return _show_content(content, relative_path)
 
-    async def _script_path(self, run: Run, skill_name: str, script_name: str) -> str:
-        entry, closed = await self._entry(run, skill_name)
-        return await find_judged_script(run, entry, script_name, closed)
+async def _read_asset(run: Run, skill_name: str, relative_path: str) -> Content:
+    entry, closed = await _find_skill(run, skill_name)
+    content = await read_judged_asset(run, entry, relative_path, run.settings.asset_directories, closed)
+    return _show_content(content, relative_path)
 
-    async def _entry(self, run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
-        """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
-        view = await find_view(run)
-        entry, loaded = view.find(skill_name), run.thread.standing.loaded
-        # Loaded counts as well: a user may have started a skill that the model cannot see.
-        if entry is None or not (view.is_shown(entry) or entry.name in loaded):
-            missing = await view.not_found(skill_name)
-            raise not_found_error(missing, list(view.problems), words.TRIED_AGAIN)
-        # The catalog's path may be as old as the thread; it is checked before it is read.
-        refusals = await run.scan.refusals([entry])
-        if refusals:
-            raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
-        return entry, view.closed_below(entry, loaded)
+
+async def _find_script_path(run: Run, skill_name: str, script_name: str) -> str:
+    entry, closed = await _find_skill(run, skill_name)
+    return await find_judged_script(run, entry, script_name, closed)
+
+
+async def _find_skill(run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
+    """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
+    view = await find_view(run)
+    entry, loaded = view.find(skill_name), run.thread.standing.loaded
+    # Loaded counts as well: a user may have started a skill that the model cannot see.
+    if entry is None or not (view.is_shown(entry) or entry.name in loaded):
+        missing = await view.not_found(skill_name)
+        raise not_found_error(missing, list(view.problems), words.TRIED_AGAIN)
+    # The catalog's path may be as old as the thread; it is checked before it is read.
+    refusals = await run.scan.refusals([entry])
+    if refusals:
+        raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
+    return entry, view.closed_below(entry, loaded)
+
+
+_TOOLS: dict[str, tuple[type[BaseModel], Callable[..., Plan[Content]]]] = {
+    "search_skills": (SearchArguments, _search_skills),
+    "list_skill_assets": (SkillArguments, _list_assets),
+    "load_skill_asset": (AssetArguments, _read_asset),
+    "get_skill_script_path": (ScriptArguments, _find_script_path),
+}
+"""The extra tools by name: the arguments, and the plan that answers a call."""
 
 
 def _show_content(content: bytes, path: str) -> Content:
@@ -202,9 +189,6 @@ async def _answer(name: str, plan: Plan[Content], run: Run) -> ToolResult:
         message.content = words.call_refused(str(error))
     except Exception as error:
         logger.exception("%s failed", name)
-        message.content = words.failed(name, error)
-    answer = with_changes(message, run)
-    if isinstance(message.content, str) or isinstance(answer, Command):
-        return answer
+        message.content = words.tool_failed(name, error)
     # LangGraph's tool node turns blocks of audio into JSON text, unless they come in a `Command`.
-    return Command(update={"messages": [message]})
+    return with_changes(message if isinstance(message.content, str) else Command(update={"messages": [message]}), run)

@@ -752,7 +752,7 @@ async def _guard(plan: Plan[ToolResult], tool: str, skill_name: str, run: Run) -
         raise
     except Exception as error:
         logger.exception("%s failed for %r", tool, skill_name)
-        return tool_message(run, tool, Reply(tool_failed(tool, skill_name, error), is_error=True))
+        return tool_message(run, tool, Reply(tool_failed(tool, error, skill_name), is_error=True))
 
 
 def _refuse(run: Run, outcome: outcomes.Refusal) -> ToolResult:

@@ -55,7 +55,7 @@ from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, o
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
-from deepskills._middleware.extra_tools import ExtraTools, check_names
+from deepskills._middleware.extra_tools import check_names, make_extra_tool
 from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import handing_over, is_own_graph
@@ -539,9 +539,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         )
 
     def _own_tools(self) -> list[BaseTool]:
-        extra = ExtraTools(self._settings)
         brought = [_callable_in_sync(tool) for extension in self._settings.extensions for tool in extension.tools(self)]
-        return [*make_tools(self._settings), *(extra.make(name) for name in self._extra_tools), *brought]
+        extra = [make_extra_tool(name, self._settings) for name in self._extra_tools]
+        return [*make_tools(self._settings), *extra, *brought]
 
     @property
     def name(self) -> str:

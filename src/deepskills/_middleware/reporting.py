@@ -6,13 +6,10 @@ Every outcome passes `report`, once: it is worded, logged and streamed there and
 import asyncio
 import hashlib
 import inspect
-import itertools
 import logging
-import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
-from weakref import WeakKeyDictionary
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._io.cache import BoundedCache
@@ -155,9 +152,6 @@ def _slots(standing: outcomes.LoadedSkills, budgets: outcomes.Budgets) -> str:
 
 
 _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambda _: 1)
-_places: "WeakKeyDictionary[object, str]" = WeakKeyDictionary()
-_places_lock = threading.Lock()
-_numbers = itertools.count()
 
 
 def report_problems(run: Run) -> dict[str, Any]:
@@ -174,30 +168,32 @@ def log_problems(problems: Iterable[SkillProblem], settings: Settings) -> None:
 
     A source that fails is logged each time it does: that is about this run, not about a file.
     """
-    place = _place(settings.backend)
+    place = _place_of(settings.backend)
     # Middleware is often made for each request, so what was logged is remembered by the process.
     fresh = [found for found in problems if found["code"] in SOURCE_ERRORS or _is_first(found, place)]
+    levels = [logging.ERROR if found["severity"] == "error" else logging.WARNING for found in fresh]
     if len(fresh) > MAX_LOGGED_LINES:
         counts = Counter(found["code"] for found in fresh)
-        told = ", ".join(f"{number} {code}" for code, number in sorted(counts.items()))
-        is_error = any(found["severity"] == "error" for found in fresh)
-        level = logging.ERROR if is_error else logging.WARNING
-        logger.log(level, "%d problems with skills, see `skills_problems`: %s", len(fresh), told)
+        listed = ", ".join(f"{number} {code}" for code, number in sorted(counts.items()))
+        logger.log(max(levels), "%d problems with skills, see `skills_problems`: %s", len(fresh), listed)
         return
-    for found in fresh:
-        level = logging.ERROR if found["severity"] == "error" else logging.WARNING
-        logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
+    for found, level in zip(fresh, levels, strict=True):
+        _log_problem(found, level)
 
 
 def log_overrides(shadowed: Sequence[SkillProblem], settings: Settings) -> None:
     """Log which skills of earlier sources are overridden by later ones, each once per process."""
-    place = _place(settings.backend)
+    place = _place_of(settings.backend)
     fresh = [found for found in shadowed if _is_first(found, place)]
     if len(fresh) > MAX_LOGGED_LINES:
         logger.info("%d skills are overridden by others of the same name in later sources", len(fresh))
         return
     for found in fresh:
-        logger.info("%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
+        _log_problem(found, logging.INFO)
+
+
+def _log_problem(found: SkillProblem, level: int) -> None:
+    logger.log(level, "%s: %s: %s", one_line(found["path"]), found["code"], one_line(found["message"]))
 
 
 def _is_first(found: SkillProblem, place: str) -> bool:
@@ -211,14 +207,8 @@ def _is_first(found: SkillProblem, place: str) -> bool:
     return True
 
 
-def _place(backend: object) -> str:
+def _place_of(backend: object) -> str:
     """Return what distinguishes a backend's files from another's: its directory on this machine, or the object."""
     # Backends for the same directory are one place, however many objects a process makes.
     root = getattr(backend, "cwd", None)
-    if root is not None:
-        return f"local:{root}:{getattr(backend, 'virtual_mode', None)}"
-    try:
-        with _places_lock:
-            return _places.setdefault(backend, f"object:{next(_numbers)}")
-    except TypeError:  # neither hashable nor to be referred to weakly
-        return f"type:{type(backend).__qualname__}"
+    return f"object:{id(backend)}" if root is None else f"local:{root}:{getattr(backend, 'virtual_mode', None)}"

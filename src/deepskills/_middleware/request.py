@@ -52,17 +52,19 @@ from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
-from deepskills._io.plan import Failed, in_worker
+from deepskills._io.plan import Failed, describe, in_worker
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import (
+    SkillRun,
     call_extensions,
     change_request,
     change_text,
     describe_to_tracers,
+    fail,
     unusable,
 )
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
@@ -227,11 +229,15 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     # From here on guards have had their look at these texts.
     standing = _see(standing, shown)
     # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
-    newly = [name for name in put_back if thread.section("told").get(name) != standing.records[name]["digest"]]
     reported = thread.section("told")
+    newly = [name for name in put_back if reported.get(name) != standing.records[name]["digest"]]
     waiting = [name for name in standing.loaded if name not in shown and name not in lost]
     left_out = {name: standing.records[name] for name in waiting if reported.get(name) != LEFT_OUT}
-    update = _update(thread, waiting, newly, standing, lost)
+    told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
+    told |= dict.fromkeys(left_out, LEFT_OUT)
+    # A text that stands in the request again may be lost a second time, which is another event.
+    told |= {name: None for name, mark in reported.items() if mark == LEFT_OUT and name not in {*waiting, *newly}}
+    update = merged({"skills_context": {"told": told}} if told else {}, _build_update(thread, standing, lost))
     # Skills that are gone for this run leave in the same update, so that no later hook finds their records.
     update = merged(update, take_away(run, list(leaving)))
     if newly or lost or prefix_changes or standing.is_crowded(run.budgets):
@@ -240,7 +246,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
         gone = without_lingering(thread)
         if gone:
             update = merged(update, {"skills_context": {"texts": gone}})
-            carriers = [_settle(carrier) for carrier in carriers]
+            carriers = [replace(carrier, is_lingering=False) for carrier in carriers]
             decisions = decide(carriers, standing, budget, room)
     # Without its record the skill looks unloaded to `decide`, which is not so: it stays loaded and its limits hold.
     for position, (name, _reason) in decisions.notices.items():
@@ -292,11 +298,6 @@ def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]
         for position, message in enumerate(messages)
         if message.id is not None and message.id in known
     ]
-
-
-def _settle(carrier: Carrier) -> Carrier:
-    # Built by hand so that `is_lingering` falls back to its default.
-    return Carrier(carrier.position, carrier.skill, carrier.message, carrier.is_lost, is_undone=carrier.is_undone)
 
 
 def _with_edits(
@@ -532,14 +533,8 @@ def _size(messages: Sequence[AnyMessage]) -> int:
     return sum(count_text_tokens(str(message.text)) for message in messages) + count_text_tokens(str(calls))
 
 
-def _update(
-    thread: Thread, waiting: Sequence[str], newly: Sequence[str], standing: LoadedSkills, lost: Iterable[str]
-) -> dict[str, Any]:
-    told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
-    noted = thread.section("told")
-    told |= {name: LEFT_OUT for name in waiting if noted.get(name) != LEFT_OUT}
-    # A text that stands in the request again may be lost a second time, which is another event.
-    told |= {name: None for name, mark in noted.items() if mark == LEFT_OUT and name not in {*waiting, *newly}}
+def _build_update(thread: Thread, standing: LoadedSkills, lost: Iterable[str]) -> dict[str, Any]:
+    """Return the update for records that changed, and for texts that are lost for good."""
     before = thread.standing.records
     changed = {
         name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
@@ -547,11 +542,7 @@ def _update(
     # A text that cannot be recovered means that the skill is not loaded: a record without a text would say `[Loaded]`
     # of nothing.
     update: dict[str, Any] = lost_update(lost, thread.standing) if lost else {}
-    if told:
-        update = merged(update, {"skills_context": {"told": told}})
-    if changed:
-        update = merged(update, {"skills_context": {"records": changed}})
-    return update
+    return merged(update, {"skills_context": {"records": changed}}) if changed else update
 
 
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
@@ -639,14 +630,11 @@ def _replace_list(run: Run) -> str | None:
     for extension in run.settings.extensions:
         try:
             text = await_if_needed(extension.catalog_list(run.known_view.visible))
-            if text is not None and not isinstance(text, str):
-                raise TypeError(unusable(text))  # noqa: TRY301 - a failure like any other
-        except Exception as error:
-            logger.exception("%s failed to replace the list of skills", type(extension).__name__)
-            name, reason = type(extension).__name__, f"{type(error).__name__}: {error}"
-            run.problems.append(
-                problem("extensions", "extension-failed", name=name, method="catalog_list", reason=reason)
-            )
+            reason = None if text is None or isinstance(text, str) else unusable(text)
+        except Exception as error:  # noqa: BLE001 - an extension may raise anything
+            reason = describe(error)
+        if reason is not None:
+            fail(SkillRun(run, extension), "catalog_list", reason)
             # An extension that protects may replace the list to hide it, so a failure must not show what it would have
             # hidden.
             text = LIST_WITHHELD if extension.protective else None
@@ -655,14 +643,14 @@ def _replace_list(run: Run) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
 class PreparedCall:
     """What a model call needs to know of skills before its tools are resolved."""
 
-    def __init__(self, composed: Composition, use: InUse, section: str, has_visible_skills: bool) -> None:  # noqa: FBT001
-        self.composed = composed
-        self.use = use
-        self.section = section
-        self.has_visible_skills = has_visible_skills
+    composed: Composition
+    use: InUse
+    section: str
+    has_visible_skills: bool
 
 
 async def open_call(
@@ -763,23 +751,17 @@ class ModelCall(Generic[ContextT]):
         # The state that was made up for deepagents' hook stays inside: extensions and inner hooks see the real one.
         request = request.override(state=self._request.state)
         run = self._run
-        if not run.settings.extensions:
-            return self._fitted(request)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
-        included = {name for entry in self._run.use.granting for name in include_names(entry)}
-        self._run.skill_tools = frozenset(tool for tool, name in self._record.items() if name in included)
-        self._run.tool_origins = {name: self._record.get(name, "") for name in self._run.skill_tools}
-        changed = await change_request(request, self._run)
+        included = {name for entry in run.use.granting for name in include_names(entry)}
+        run.tool_origins = {tool: name for tool, name in self._record.items() if name in included}
+        run.skill_tools = frozenset(run.tool_origins)
+        changed = await change_request(request, run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
         if changed.model is not request.model:
             changed = self._for_model(changed)
-        return self._fitted(changed)
-
-    def _fitted(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
-        """Return a request without keys that only this library knows, and without media that the model rules out."""
-        self._went_out = fit_media(sent(request.messages), request.model)
-        return request.override(messages=self._went_out)
+        self._went_out = fit_media(sent(changed.messages), changed.model)
+        return changed.override(messages=self._went_out)
 
     def _for_model(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Return a request whose section is that for the model which an extension chose."""
@@ -809,7 +791,7 @@ class ModelCall(Generic[ContextT]):
     ) -> None:
         """Show the extensions how the call ended; an interrupted call has not ended."""
         # An interrupt is not an end: the same call is made again when the run resumes.
-        if self._run.settings.extensions and not isinstance(error, GraphBubbleUp):
+        if not isinstance(error, GraphBubbleUp):
             inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
             composed = self._composed
             report = ModelCallReport(request, inner, error, frozenset(composed.shown), frozenset(composed.reattached))

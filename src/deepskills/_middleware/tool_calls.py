@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableBinding
 from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import get_runtime
-from langgraph.types import Command, interrupt
+from langgraph.types import interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._files.paths import path_of_call
@@ -45,7 +45,6 @@ from deepskills._middleware.state import (
     LINGERING,
     Thread,
     mark_of,
-    merged,
 )
 from deepskills._middleware.turn import turn_of
 from deepskills._middleware.visibility import find_view
@@ -55,7 +54,7 @@ from deepskills._prompt.messages import (
     skill_tool_failed,
 )
 from deepskills._providers.sources import Source
-from deepskills._types import SkillMetadata
+from deepskills._types import SkillMetadata, SkillOrigin
 
 logger = logging.getLogger("deepskills")
 
@@ -160,17 +159,11 @@ def skills_in_use(
     read = {entry.name: entry for entry in disclosed if include_names(entry) and entry.name not in loaded}
     if not loaded and not read:
         return InUse()
-    # deepagents knows no unload: what its messages show after one would be disclosed again.
-    seen = _last_seen(messages)
-    unloads = _last_unloads(messages)
-    use = InUse()
-    for entry in (*loaded.values(), *read.values()):
-        # Seen since it was last unloaded.
-        if seen(entry) > unloads.get(entry.name, -1):
-            use.seen.append(entry)
-        else:
-            use.loaded.append(entry)
-    return use
+    entries = [*loaded.values(), *read.values()]
+    seen = _find_seen(messages, entries)
+    return InUse(
+        [entry for entry in entries if entry.name not in seen], [entry for entry in entries if entry.name in seen]
+    )
 
 
 def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
@@ -178,15 +171,6 @@ def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list
     own = {name_of(item) for item in tools}
     named = dict.fromkeys(name for entry in (*use.loaded, *use.seen) for name in include_names(entry))
     return [name for name in named if name not in own]
-
-
-def _last_seen(messages: Sequence[AnyMessage]) -> Callable[[SkillEntry], int]:
-    """Return where a skill was last read as a file or pinned; -1 for nowhere."""
-    reads = _last_reads(messages)
-    pins = {
-        name: position for position, message in enumerate(messages) if (name := read_pinned_name(message)) is not None
-    }
-    return lambda entry: max(reads.get(path_of_call(entry.path), -1), pins.get(entry.name, -1))
 
 
 def read_pinned_name(message: object) -> str | None:
@@ -197,28 +181,23 @@ def read_pinned_name(message: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _last_reads(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    """Return the position of the latest successful `read_file` of each path."""
-    asked = {
-        call["id"]: str(call["args"].get("file_path"))
-        for message in messages
-        if isinstance(message, AIMessage)
-        for call in message.tool_calls
-        if call["name"] == READ_TOOL
-    }
-    return {
-        path_of_call(asked[message.tool_call_id]): position
-        for position, message in enumerate(messages)
-        if isinstance(message, ToolMessage) and message.status != "error" and message.tool_call_id in asked
-    }
-
-
-def _last_unloads(messages: Sequence[AnyMessage]) -> dict[str, int]:
-    return {
-        mark["skill"]: position
-        for position, message in enumerate(messages)
-        if (mark := mark_of(message)) is not None and mark["event"] == "unload"
-    }
+def _find_seen(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry]) -> set[str]:
+    """Return the skills that messages show as read by `read_file` or pinned, and not as unloaded since."""
+    by_path = {path_of_call(entry.path): entry.name for entry in entries}
+    seen: set[str] = set()
+    asked: dict[str | None, str] = {}
+    for message in messages:
+        if isinstance(message, AIMessage):
+            reads = (call for call in message.tool_calls if call["name"] == READ_TOOL)
+            asked |= {call["id"]: path_of_call(str(call["args"].get("file_path"))) for call in reads}
+        elif isinstance(message, ToolMessage) and message.status != "error":
+            seen.add(by_path.get(asked.get(message.tool_call_id, ""), ""))
+        seen.add(read_pinned_name(message) or "")
+        mark = mark_of(message)
+        # deepagents knows no unload: what its messages show after one would be disclosed again.
+        if mark is not None and mark["event"] == "unload":
+            seen.discard(mark["skill"])
+    return seen
 
 
 def acceptance(model: object) -> Callable[[BaseTool], bool]:
@@ -336,15 +315,14 @@ class ToolCall:
         """Return the call's result after the extensions have seen it."""
         # A failed read has shown nothing.
         if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
-            known = {"disclosed": {self.discloses.name: self.discloses.digest}}
-            result = _with_update(result, {"skills_context": known})
-        if not self.is_judged:
-            return result
-        self.run.collect(brought_update(self.run.brought, self.run))
-        seen = await after_tool(self.request, result, self.run)
-        if isinstance(seen, Failed):
-            return _refuse(self.request, seen.reason, self.run)
-        return _with_update(seen, merged(self.run.collected, self.run.problems_update()))
+            self.run.collect({"skills_context": {"disclosed": {self.discloses.name: self.discloses.digest}}})
+        if self.is_judged:
+            self.run.collect(brought_update(self.run.brought, self.run))
+            seen = await after_tool(self.request, result, self.run)
+            if isinstance(seen, Failed):
+                return _refuse(self.request, seen.reason, self.run)
+            result = seen
+        return with_changes(result, self.run)
 
 
 async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> ToolCall | ToolResult:
@@ -394,18 +372,6 @@ async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
     decision = await decide_by_extensions("before_load", run, load)
     return entry if decision is None else None
-
-
-def _with_update(result: ToolResult, update: Mapping[str, Any]) -> ToolResult:
-    """Return a tool's result with further changes of state."""
-    if not update:
-        return result
-    if isinstance(result, ToolMessage):
-        return Command(update=merged(update, {"messages": [result]}))
-    # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
-    if not isinstance(result.update, Mapping):
-        return result
-    return Command(graph=result.graph, update=merged(result.update, update), resume=result.resume, goto=result.goto)
 
 
 def _refuse(request: ToolCallRequest, reason: str, run: Run) -> ToolResult:
@@ -490,43 +456,46 @@ class ServedSkills(SkillExtension):
         asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
         if not asking:
             return None
-        answer = interrupt(_question(request, asking))
+        given = interrupt(_question(request, asking))
         # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
-        kind = answer.get("type") if isinstance(answer, Mapping) else None
-        if kind == "approve":
+        answer = given if isinstance(given, Mapping) else {}
+        if answer.get("type") == "approve":
             grants = answer.get("grants", ())
             if isinstance(grants, list | tuple | set | frozenset) and _SCRIPTS in grants:
                 for entry in asking:
                     # What may change with every read cannot be known again.
-                    if entry.origin is not None and not entry.origin["dynamic"]:
+                    if not _origin_of(entry)["dynamic"]:
                         run.remember(_key(entry), entry.digest)
             return None
-        message = answer.get("message") if kind == "reject" and isinstance(answer, Mapping) else None
+        message = answer.get("message") if answer.get("type") == "reject" else None
         reason = f": {message}" if isinstance(message, str) and message else "."
-        via = asking[0].origin["via"] if asking[0].origin is not None else ""
-        return Refuse(
-            EXECUTION_REJECTED.format(tool=request.tool_call["name"], skill=asking[0].name, via=via, reason=reason)
-        )
+        name, skill, via = request.tool_call["name"], asking[0].name, _origin_of(asking[0])["via"]
+        return Refuse(EXECUTION_REJECTED.format(tool=name, skill=skill, via=via, reason=reason))
 
     def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
         return run.memory.get(_key(entry)) == entry.digest or _SCRIPTS in run.granted(entry)
 
 
+def _origin_of(entry: SkillEntry) -> SkillOrigin:
+    return entry.origin or SkillOrigin(label="", uri="", via="", dynamic=True)
+
+
 def _key(entry: SkillEntry) -> str:
-    origin = entry.origin or {"label": "", "uri": ""}
+    origin = _origin_of(entry)
     return f"{_SCRIPTS}:{origin['label']}:{origin['uri']}"
 
 
 def _question(request: ToolCallRequest, asking: Sequence[SkillEntry]) -> dict[str, Any]:
+    origins = [(entry, _origin_of(entry)) for entry in asking]
     skills = [
         {"name": entry.name, "label": origin["label"], "uri": origin["uri"], "digest": entry.digest}
-        for entry in asking
-        if (origin := entry.origin) is not None
+        for entry, origin in origins
     ]
+    call = request.tool_call
     return {
         "type": "skill_execution",
-        "tool": request.tool_call["name"],
-        "arguments": request.tool_call["args"],
+        "tool": call["name"],
+        "arguments": call["args"],
         "skill": asking[0].name,
         "skills": skills,
         "grants": [_SCRIPTS],

@@ -24,6 +24,7 @@ from deepskills._loading.placement import Reason
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.text import (
     clean_name,
+    counted,
     field_text,
     harmless_body,
     origin_text,
@@ -47,23 +48,18 @@ _REQUIRES_ABSENT = _REQUIRES + "available here: {names}. Work without them.\n"
 NEXT_TEXT = "\n<skill_content_next/>\n"
 """Stands between the texts of skills in one answer. No skill's text can hold it: see `harmless_body`."""
 
+# One wording for what was unloaded and what was superseded: a message that was emptied stays the same when its skill is
+# loaded again, and caches hold.
 _REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded again further on.]"
-_NO_ROOM = (
-    "[Skill '{name}' is loaded, but there is no room for its text. Unload what is no longer needed: "
-    "the text is restored automatically when there is room.]"
-)
-_UNDONE = (
-    "[Skill '{name}' was not loaded after all: it needed the room of a skill whose unload was refused. "
-    "Unload a skill, then load it again.]"
-)
-_WITHHELD = "[Skill '{name}': its text is left out of this request, because nobody could tell whether it may be shown.]"
-# One wording for both: a message that was emptied stays the same when its skill is loaded again, and caches hold.
 _NOTICES: dict[Reason, str] = {
     "unloaded": _REMOVED,
     "superseded": _REMOVED,
-    "no_room": _NO_ROOM,
-    "undone": _UNDONE,
-    "withheld": _WITHHELD,
+    "no_room": "[Skill '{name}' is loaded, but there is no room for its text. Unload what is no longer needed: "
+    "the text is restored automatically when there is room.]",
+    "undone": "[Skill '{name}' was not loaded after all: it needed the room of a skill whose unload was refused. "
+    "Unload a skill, then load it again.]",
+    "withheld": "[Skill '{name}': its text is left out of this request, because it is unknown whether it may be "
+    "shown.]",
 }
 _PREFIX = "[Notice about skills, not from the user]"
 
@@ -281,9 +277,10 @@ def _room(standing: LoadedSkills, budgets: Budgets) -> str:
     return f"{text}."
 
 
-def tool_failed(tool: str, about: str, error: Exception) -> str:
+def tool_failed(tool: str, error: Exception, about: str = "") -> str:
     """Say that a tool failed in a way that nobody expected."""
-    return f"Error: {tool} failed for '{field_text(about, 128)}' ({type(error).__name__}). Work without it."
+    skill = f" for '{field_text(about, 128)}'" if about else ""
+    return f"Error: {tool} failed{skill} ({type(error).__name__}). Work without it."
 
 
 def skill_tool_failed(tool: str, reason: str) -> str:
@@ -450,11 +447,6 @@ def unreadable(name: str, reason: str) -> str:
     return f"The skill '{clean_name(name)}' cannot be read: {reason.removesuffix('.')}."
 
 
-def failed(tool: str, error: Exception) -> str:
-    """Say that a tool failed in a way that nobody expected."""
-    return f"Error: {tool} failed ({type(error).__name__}). Work without it."
-
-
 # Suggestions: the note at the end of a message, and the line in place of the list.
 
 MAX_SUGGESTION_LENGTH = 160
@@ -466,7 +458,7 @@ NOTE_HEADING = (
 """Opens the note at the end of a user's message."""
 
 LIST_REPLACED = (
-    "There {are} {count} {skills}. They are not listed here: skills that may fit are suggested at the end of a user's "
+    "There {are} {skills}. They are not listed here: skills that may fit are suggested at the end of a user's "
     "message, and `search_skills` finds any other by what it is for. Load one by `load_skill` with its name."
 )
 """Stands in the section in place of the list of skills."""
@@ -493,8 +485,7 @@ def suggestion_note(lines: Iterable[str]) -> str:
 
 def replaced_list(count: int) -> str:
     """Return what stands in place of a list of so many skills."""
-    one = count == 1
-    return LIST_REPLACED.format(are="is" if one else "are", count=f"{count:,}", skills="skill" if one else "skills")
+    return LIST_REPLACED.format(are="is" if count == 1 else "are", skills=counted(count, "skill"))
 
 
 # Forks: skills that run in a sub-agent.

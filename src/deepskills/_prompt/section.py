@@ -11,6 +11,7 @@ length, and names never go. A model that cannot see a name cannot ask for the sk
 
 import html
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -473,18 +474,15 @@ class Section:
             skills = render_empty(given.writable)
         else:
             skills = self._list(given, hidden, shown).render(given.loaded, self._budget, searchable=self._searchable)
-        warnings, locations = render_warnings(given.errors), self._locations(given)
-        template = self._template_for(given)
-        # Where both are empty, they leave no gap in the library's own text.
-        if self.template == SKILLS_SYSTEM_PROMPT and not locations:
-            gap = "" if warnings else "{skills_locations}{skills_load_warnings}\n\n"
-            template = template.replace(gap, "") if gap else template.replace("\n\n{skills_loc", "{skills_loc")
-        return template.format(
-            skills_locations=locations,
+        warnings = render_warnings(given.errors)
+        text = self._template_for(given).format(
+            skills_locations=self._locations(given),
             skills_load_warnings=warnings,
             # A template without the slot must not lose the warnings.
             skills_list=skills if self._has_warnings else f"{skills}{warnings}",
         )
+        # Slots that stay empty leave no gap in the library's own text.
+        return re.sub(r"\n{3,}", "\n\n", text) if self.template == SKILLS_SYSTEM_PROMPT else text
 
     def _template_for(self, given: SectionInput) -> str:
         """Return the template; the library's own says only what applies to this agent."""
