@@ -4,9 +4,8 @@ Only what every command needs is imported here; what one command needs, it impor
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +13,7 @@ from deepskills._cli.commands.install import COMMANDS
 from deepskills._cli.commands.mcp import group as mcp_commands
 from deepskills._cli.commands.store import store
 from deepskills._cli.files import DEFAULT_SOURCES, NEW_SKILLS, UsageError, absolute
+from deepskills._cli.result import FAILED, INTERRUPTED, MISUSED, Result, as_json, make_output, prints
 from deepskills._errors import SkillNotFoundError, SkillsError
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from deepskills._skillmd.read import Profile
 
 __all__ = ["app", "main"]
-
-FAILED = 1
-"""Exit code: done, and something is wrong; or it could not be done."""
-
-MISUSED = 2
-"""Exit code: wrong usage, or an argument that leads nowhere."""
-
-INTERRUPTED = 130
-"""Exit code: ended by Ctrl-C, as `__main__` has it for what comes before."""
 
 SHELLS = ("bash", "zsh", "fish")
 """The shells that completion is made for."""
@@ -55,35 +46,22 @@ class _Commands(click.Group):
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
             message, code = f"{path}{error.strerror or error}. Check the path and its permissions.", FAILED
-        _output().remark(f"Error: {message}", "red")
+        make_output().remark(f"Error: {message}", "red")
         raise click.exceptions.Exit(code)
 
 
 def main() -> None:
     """Run the command and exit; no failure shows a traceback, except a package that cannot be imported."""
     for stream in (sys.stdout, sys.stderr):
-        _show_what_cannot_be_encoded(stream)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="deepskills")
     except ImportError:
         raise
     except Exception as error:  # noqa: BLE001 - the last stop
-        _output().remark(f"Error: deepskills failed ({type(error).__name__}: {error}). Please report it.", "red")
+        make_output().remark(f"Error: deepskills failed ({type(error).__name__}: {error}). Please report it.", "red")
         sys.exit(FAILED)
-
-
-def _show_what_cannot_be_encoded(stream: TextIO) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
-
-
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
-    if value and not ctx.resilient_parsing:
-        from importlib.metadata import version  # noqa: PLC0415 - slow, and needed here alone
-
-        click.echo(f"deepskills {version('deepskills')}")
-        ctx.exit()
 
 
 def _print_completion(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -98,9 +76,7 @@ def _print_completion(ctx: click.Context, _param: click.Parameter, value: str | 
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
+@click.version_option(package_name="deepskills", message="deepskills %(version)s", help="Print the version.")
 @click.option(
     "--show-completion",
     type=click.Choice(SHELLS),
@@ -116,14 +92,14 @@ def app() -> None:
 app.add_command(store)
 app.add_command(mcp_commands)
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-sources = click.option(
-    "--source",
-    "-s",
-    multiple=True,
-    metavar="DIR",
-    help="A directory that holds skill directories. Repeatable; the later wins. "
-    f"Without it: those of {', '.join(DEFAULT_SOURCES)} that exist.",
+
+def _source_option(about: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--source", "-s", multiple=True, metavar="DIR", help=about)
+
+
+sources = _source_option(
+    "A directory that holds skill directories. Repeatable; the later wins. "
+    f"Without it: those of {', '.join(DEFAULT_SOURCES)} that exist."
 )
 
 
@@ -142,62 +118,59 @@ def _complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 @app.command("list")
 @sources
-@as_json
-def list_skills(source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+@prints
+def list_skills(output: "Output", source: Sequence[str]) -> Result:
     """List all skills, with costs and problems."""
     from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
-    output = _output()
     local = _read(source, output)
-    if as_json:
-        output.json([found.row for found in local.found])
-    else:
+
+    def show() -> None:
         screens.show_list(output, local)
         output.problem_remarks(problem for found in local.found for problem in found.row["problems"])
-    _finish(local)
+
+    return Result([found.row for found in local.found], show, _exit_code(local))
 
 
 @app.command()
 @click.argument("query")
 @sources
 @click.option("--limit", "-n", type=click.IntRange(min=1), default=5, show_default=True, help="How many to show.")
-@as_json
-def search(query: str, source: Sequence[str], limit: int, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+@prints
+def search(output: "Output", query: str, source: Sequence[str], limit: int) -> Result:
     """Find the skills that fit a task, best first.
 
     QUERY says in a few words what the skill should be for.
     """
     from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
-    output = _output()
     local = _read(source, output)
     hits = local.search(query, limit)
-    if as_json:
-        output.json([found.row for found in hits])
-    else:
+
+    def show() -> None:
         screens.show_hits(output, hits)
         if not hits and local.found:
             output.remark(f"No skill fits '{query}'. Try other words, or see `deepskills list`.")
-    _finish(local)
+
+    return Result([found.row for found in hits], show, _exit_code(local))
 
 
 @app.command()
 @click.argument("name", shell_complete=_complete_name)
 @sources
-@as_json
-def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+@prints
+def info(output: "Output", name: str, source: Sequence[str]) -> Result:
     """Show everything about the skill NAME."""
     from deepskills._cli.commands import catalog as screens  # noqa: PLC0415 - imported by the commands that need it
 
-    output = _output()
     local = _read(source, output)
     found = _usable(local, name, output)
-    if as_json:
-        output.json(found.details())
-    else:
+
+    def show() -> None:
         screens.show_details(output, found)
         output.problem_remarks(found.row["problems"])
-    _finish(local)
+
+    return Result(found.details(), show, _exit_code(local))
 
 
 @app.command()
@@ -207,8 +180,9 @@ def info(name: str, source: Sequence[str], as_json: bool) -> None:  # noqa: FBT0
 @click.option("--request", "-r", metavar="TEXT", help="Show the note that `SkillSuggestions` adds to this request.")
 @click.option("--tokens", is_flag=True, help="Print what each part costs instead of the text.")
 @sources
-@as_json
+@prints
 def show(  # noqa: PLR0913 - click calls it by names
+    output: "Output",
     *,
     name: str | None,
     arguments: Sequence[str],
@@ -216,8 +190,7 @@ def show(  # noqa: PLR0913 - click calls it by names
     request: str | None,
     tokens: bool,
     source: Sequence[str],
-    as_json: bool,
-) -> None:
+) -> Result:
     """Show what the model would read, word for word.
 
     Without NAME it is the section of the system prompt; with NAME, what loading that skill puts into the conversation,
@@ -229,22 +202,22 @@ def show(  # noqa: PLR0913 - click calls it by names
         raise UsageError("Give a skill's name or --request, not both.")
     if whole is not None and (name is None or arguments):
         raise UsageError("Give --arguments with a skill's name, and no further words.")
-    output = _output()
     local = _read(source, output)
     if name is not None:
         found = _usable(local, name, output)
         shown: texts.Shown | None = texts.block_of(found, " ".join(arguments) if whole is None else whole)
     else:
         shown = texts.section_of(local) if request is None else texts.note_for(local, request)
-    if as_json:
-        output.json(shown)
-    elif shown is None:
-        output.remark("No skill fits this request, so no note is added to it.")
-    elif tokens:
-        texts.show_tokens(output, shown)
-    else:
-        output.text(shown["text"])
-    _finish(local)
+
+    def show_text() -> None:
+        if shown is None:
+            output.remark("No skill fits this request, so no note is added to it.")
+        elif tokens:
+            texts.show_tokens(output, shown)
+        else:
+            output.text(shown["text"])
+
+    return Result(shown, show_text, _exit_code(local))
 
 
 @app.command()
@@ -252,14 +225,10 @@ def show(  # noqa: PLR0913 - click calls it by names
 @click.option("--request", "-r", metavar="TEXT", help="Also rank the skill for this request.")
 @click.option("--events", metavar="FILE", help="Read a log of `SkillUsage` (JSON lines) instead of skills.")
 @sources
-@as_json
+@prints
 def explain(
-    name: str | None,
-    request: str | None,
-    events: str | None,
-    source: Sequence[str],
-    as_json: bool,  # noqa: FBT001 - click calls it so
-) -> None:
+    output: "Output", name: str | None, request: str | None, events: str | None, source: Sequence[str]
+) -> Result:
     """Explain why the skill NAME is not used: how far it comes, and what to do.
 
     From files: found, shadowed or broken, hidden, its cost, its rank for a request. With --events, from a log: loads,
@@ -268,32 +237,23 @@ def explain(
     from deepskills._cli.commands import explain as reasons  # noqa: PLC0415 - this command alone needs it
     from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
 
-    output = _output()
     if events is not None:
         if request is not None or source:
             raise UsageError("Give --events alone, or with a skill's name.")
         report = reasons.read_events(events, name)
-        if as_json:
-            output.json(report)
-        else:
-            reasons.show_events(output, report)
-        return
+        return Result(report, lambda: reasons.show_events(output, report))
     if name is None:
         raise UsageError("Name a skill, or a log with --events.")
     own = reasons.explain_skill(read_catalog(source), name, request)
-    if as_json:
-        output.json(vars(own))
-    else:
-        reasons.show_explanation(output, own)
-    if own.stopped == "found":
-        raise click.exceptions.Exit(FAILED)
+    code = FAILED if own.stopped == "found" else 0
+    return Result(vars(own), lambda: reasons.show_explanation(output, own), code)
 
 
 @app.command()
 @sources
 @click.option("--agent", metavar="MODULE:ATTRIBUTE", help="Look at this agent instead: it is imported, not run.")
-@as_json
-def doctor(source: Sequence[str], agent: str | None, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+@prints
+def doctor(output: "Output", source: Sequence[str], agent: str | None) -> Result:
     """Diagnose: what is wrong, what would help, what it costs.
 
     Skills are seen as an agent with default settings sees them, or, with --agent, as that agent does: a compiled
@@ -303,37 +263,28 @@ def doctor(source: Sequence[str], agent: str | None, as_json: bool) -> None:  # 
     if agent is not None:
         if source:
             raise UsageError("Give --agent or --source, not both: an agent has its own sources.")
-        _diagnose_agent(agent, as_json=as_json)
-        return
+        from deepskills._cli.commands.agent import diagnose_agent  # noqa: PLC0415 - slow, and needed here alone
+
+        return diagnose_agent(agent, output)
     from deepskills._cli.commands.catalog import read_catalog  # noqa: PLC0415 - imported by the commands that need it
     from deepskills._cli.commands.doctor import examine, show_examination  # noqa: PLC0415 - this command alone needs it
 
-    output = _output()
     local = read_catalog(source)
     found = examine(local)
-    if as_json:
-        output.json(found.report)
-    else:
-        show_examination(output, found)
-    if not local.found:
-        output.remark(_nothing_found(local))
-    if not found.is_well:
-        raise click.exceptions.Exit(FAILED)
+    code = 0 if found.is_well else FAILED
+    remark = "" if local.found else _nothing_found(local)
+    return Result(found.report, lambda: show_examination(output, found), code, remark)
 
 
 @app.command()
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@click.option("--source", "-s", multiple=True, metavar="DIR", help="A further tree. Repeatable.")
+@_source_option("A further tree. Repeatable.")
 @click.option("--spec", is_flag=True, help="Accept the specification's keys alone, without YAML flow style.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="A problem's code to leave out. Repeatable.")
-@as_json
+@prints
 def validate(
-    paths: Sequence[str],
-    source: Sequence[str],
-    spec: bool,  # noqa: FBT001 - click calls it so
-    ignore: Sequence[str],
-    as_json: bool,  # noqa: FBT001 - click calls it so
-) -> None:
+    output: "Output", *, paths: Sequence[str], source: Sequence[str], spec: bool, ignore: Sequence[str]
+) -> Result:
     """Check skills strictly; exit 1 on any error.
 
     PATH is a SKILL.md, a skill's directory or a tree of skills; without any, the usual sources are checked. Keys that
@@ -343,7 +294,6 @@ def validate(
     from deepskills._cli.output import counted  # noqa: PLC0415 - imported by the commands that need it
     from deepskills._skillmd.problems import PROBLEMS  # noqa: PLC0415 - this command alone needs it
 
-    output = _output()
     unknown = sorted(set(ignore) - PROBLEMS.keys())
     if unknown:
         raise UsageError(
@@ -357,45 +307,28 @@ def validate(
         output.remark(f"Checking {_and(used)}.")
     found = [problem for problem in done.problems if problem["code"] not in ignore]
     is_well = all(problem["severity"] != "error" for problem in found)
-    if as_json:
-        output.json(found)
-    else:
-        output.problems(found)
     problems = counted(len(found), "problem") if found else "no problems"
-    output.remark(f"{counted(done.skills, 'skill')} checked, {problems}.", "green" if is_well else "red")
-    if not is_well:
-        raise click.exceptions.Exit(FAILED)
+    remark = f"{counted(done.skills, 'skill')} checked, {problems}."
+    code, style = (0, "green") if is_well else (FAILED, "red")
+    return Result(found, lambda: output.problems(found), code, remark, style)
 
 
 @app.command()
 @click.option("--base", metavar="REF", help="Report only what is new since this commit, such as origin/main.")
 @sources
 @click.option("--github", is_flag=True, help="Print annotations for GitHub Actions.")
-@as_json
-def gate(
-    base: str | None,
-    source: Sequence[str],
-    github: bool,  # noqa: FBT001 - click calls it so
-    as_json: bool,  # noqa: FBT001 - click calls it so
-) -> None:
+@prints
+def gate(output: "Output", *, base: str | None, source: Sequence[str], github: bool) -> Result:
     """Judge a change to a library of skills; exit 1 if there is something to look at.
 
     Problems, references to files that are not there, tokens added, and requests of the skills' own
     `evals/triggers.json` that another skill would take. No model and no key are needed.
     """
-    from deepskills._cli.commands.gate import github_lines, run_gate, show_report  # noqa: PLC0415 - needed here alone
+    from deepskills._cli.commands.gate import run_gate, show_annotations, show_report  # noqa: PLC0415 - needed here alone
 
-    output = _output()
     report = run_gate(base, source)
-    if as_json:
-        output.json(report)
-    elif github:
-        for line in github_lines(report["findings"], Path.cwd()):
-            output.line(line)
-    else:
-        show_report(output, report)
-    if report["findings"]:
-        raise click.exceptions.Exit(FAILED)
+    show = show_annotations if github else show_report
+    return Result(report, lambda: show(output, report), FAILED if report["findings"] else 0)
 
 
 @app.command()
@@ -403,39 +336,29 @@ def gate(
 @click.option(
     "--description", "-d", metavar="TEXT", help="What the skill does and when to use it; asked for if left out."
 )
-@click.option(
-    "--source",
-    "-s",
-    multiple=True,
-    metavar="DIR",
-    help=f"Where the skill's directory goes. Repeatable; the last counts. Without it: {NEW_SKILLS}.",
-)
+@_source_option(f"Where the skill's directory goes. Repeatable; the last counts. Without it: {NEW_SKILLS}.")
 @click.option("--checks", is_flag=True, help="Begin with a check of the skill's work, for the extension SkillChecks.")
-@as_json
-def create(name: str, description: str | None, source: Sequence[str], checks: bool, as_json: bool) -> None:  # noqa: FBT001 - click calls it so
+@prints
+def create(output: "Output", *, name: str, description: str | None, source: Sequence[str], checks: bool) -> Result:
     """Start the skill NAME, which passes validation. Never overwrites anything.
 
     NAME is made of lower-case letters, digits and single hyphens between them.
     """
+    from deepskills._cli.commands.catalog import read_one  # noqa: PLC0415 - imported by the commands that need it
     from deepskills._cli.commands.create import free_place, write_skill  # noqa: PLC0415 - this command alone needs it
     from deepskills._cli.output import visible  # noqa: PLC0415 - imported by the commands that need it
 
-    output = _output()
     given = source[-1] if source else NEW_SKILLS
     place = free_place(absolute(given), name)
     file = write_skill(place, _ask_for_description() if description is None else description, has_checks=checks)
-    if as_json:
-        from deepskills._cli.commands.catalog import read_one  # noqa: PLC0415 - JSON alone needs it
-
-        output.json(read_one(place.as_posix(), given).row)
-    else:
-        output.line("Created ", (visible(str(file)), "bold"))
+    row = read_one(place.as_posix(), given).row
+    return Result(row, lambda: output.line("Created ", (visible(str(file)), "bold")))
 
 
 @app.command("eval")
 @click.argument("skill_dir", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show who takes whose requests in a whole library.")
-@click.option("--source", "-s", multiple=True, metavar="DIR", help="The library to measure in. Repeatable.")
+@_source_option("The library to measure in. Repeatable.")
 @click.option("--model", metavar="PROVIDER:NAME", help="Run an agent with this model; without it, requests are ranked.")
 @click.option("--grader", metavar="PROVIDER:NAME", help="The model that judges expectations. Default: --model.")
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="How often each query is run.")
@@ -454,28 +377,7 @@ def evaluate(skill_dir: str | None, **options: Any) -> None:  # noqa: ANN401 - c
     """
     from deepskills._cli.commands.evaluate import EvalArguments, run  # noqa: PLC0415 - this command alone needs it
 
-    if not run(EvalArguments(skill=skill_dir, **options), _output()):
-        raise click.exceptions.Exit(FAILED)
-
-
-def _diagnose_agent(agent: str, *, as_json: bool) -> None:
-    from deepskills._cli.commands.agent import examine_agent, show_agent  # noqa: PLC0415 - slow, and needed here alone
-    from deepskills._diagnosis import AgentDiagnosis  # noqa: PLC0415 - as above
-    from deepskills._skillmd.problems import problem  # noqa: PLC0415 - as above
-
-    output = _output()
-    try:
-        report = examine_agent(agent)
-    except UsageError as error:
-        if as_json:
-            reason = str(error).rstrip(".")
-            output.json(vars(AgentDiagnosis(agent, problems=[problem(agent, "agent-unusable", reason=reason)])))
-        raise
-    if as_json:
-        output.json(vars(report))
-    else:
-        show_agent(output, report)
-    if any(found["severity"] == "error" for found in report.problems):
+    if not run(EvalArguments(skill=skill_dir, **options), make_output()):
         raise click.exceptions.Exit(FAILED)
 
 
@@ -484,12 +386,6 @@ def _ask_for_description() -> str:
         raise UsageError("There is no description. Pass one: --description 'What it does, and when to use it.'")
     answer: str = click.prompt("What does the skill do, and when should it be used?", err=True)
     return answer
-
-
-def _output() -> "Output":
-    from deepskills._cli.output import Output  # noqa: PLC0415 - the help needs none
-
-    return Output()
 
 
 def _read(source: Sequence[str], output: "Output") -> "LocalCatalog":
@@ -523,10 +419,9 @@ def _and(names: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def _finish(local: "LocalCatalog") -> None:
-    """Exit with a failure if a source could not be read: what was shown may not be all."""
-    if any(found["severity"] == "error" for found in local.source_problems):
-        raise click.exceptions.Exit(FAILED)
+def _exit_code(local: "LocalCatalog") -> int:
+    """Return a failure if a source could not be read: what was shown may not be all."""
+    return FAILED if any(found["severity"] == "error" for found in local.source_problems) else 0
 
 
 for _command in COMMANDS:

@@ -6,7 +6,7 @@ is to read (`say`). An item that is malformed checks nothing and is a problem; t
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import clean, one_line
@@ -148,7 +148,7 @@ def read_checks(tree: object, path: str) -> Checks:
         problems.append(problem(path, "checks-too-many", limit=MAX_CHECKS))
     circling = [check for check in items if check.before and waits_for_itself(check, items)]
     problems += [problem(path, "check-circle", check=quoted(check.label)) for check in circling]
-    return Checks(tuple(_holding_nothing(check) if check in circling else check for check in items), tuple(problems))
+    return Checks(tuple(replace(check, before=()) if check in circling else check for check in items), tuple(problems))
 
 
 def shorten_checks(tree: object) -> object:
@@ -159,10 +159,6 @@ def shorten_checks(tree: object) -> object:
     kept = tree[: MAX_CHECKS + 1]
     too_long = "x" * (MAX_CHECK_CHARACTERS + 1)
     return [item if _count_characters(item) <= MAX_CHECK_CHARACTERS else too_long for item in kept]
-
-
-def _holding_nothing(check: Check) -> Check:
-    return Check(check.kind, check.value, (), check.say)
 
 
 def _read_check(item: object) -> Check | tuple[str, dict[str, object]]:

@@ -5,15 +5,15 @@ costs nothing; then queries, then tasks with the skill and without it, each grad
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
 from deepskills.evals.budget import Budget, Journal, grade_key, task_key, trigger_key
-from deepskills.evals.files import EvalTask, SkillEvals, TriggerQuery
+from deepskills.evals.files import EvalTask, SkillEvals
 from deepskills.evals.grading import Verdict, question, verdicts
-from deepskills.evals.library import SHOWN, EvalLibrary
+from deepskills.evals.library import EvalLibrary
 from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
 from deepskills.evals.runs import AgentRun, Outcome, Question, Request, performed
 
@@ -72,18 +72,17 @@ class Evaluation:
     journal: Journal = field(default_factory=Journal)
     budget: Budget = field(default_factory=lambda: Budget(None))
 
-    def __post_init__(self) -> None:
-        self._done = 0
-        self._failures = 0
-        self._total = 0
-        self._had_failure = False
+    _done: int = field(default=0, init=False)
+    _total: int = field(default=0, init=False)
+    _failures: int = field(default=0, init=False)
+    """How many runs failed in a row."""
+
+    _had_failure: bool = field(default=False, init=False)
 
     async def plan(self) -> EvalReport:
         """Measure the skill."""
         triggers = [
-            TriggerResult(
-                self.evals.name, item.query, item.should_trigger, tuple(self.library.ranked(item.query, SHOWN))
-            )
+            TriggerResult(self.evals.name, item.query, item.should_trigger, tuple(self.library.ranked(item.query)))
             for item in self.evals.triggers
         ]
         tasks: list[TaskResult] = []
@@ -121,24 +120,19 @@ class Evaluation:
             outcomes: list[Outcome] = []
             try:
                 for number in range(conditions.runs):
-                    request = self._trigger_run(conditions, item)
+                    request = AgentRun(
+                        conditions.agent,
+                        item.query,
+                        stop_at_load=self.evals.name,
+                        max_steps=min(TRIGGER_STEPS, conditions.max_steps),
+                        timeout=conditions.timeout,
+                        max_tokens=self.budget.left,
+                    )
                     outcomes.append(await self._made(trigger_key(place, number), request, item.query))
             finally:
                 # A query that was stopped halfway counts with the runs it had.
                 if outcomes:
-                    measured.append(
-                        TriggerResult(result.skill, result.query, result.should_trigger, result.ranked, tuple(outcomes))
-                    )
-
-    def _trigger_run(self, conditions: Conditions, item: TriggerQuery) -> AgentRun:
-        return AgentRun(
-            conditions.agent,
-            item.query,
-            stop_at_load=self.evals.name,
-            max_steps=min(TRIGGER_STEPS, conditions.max_steps),
-            timeout=conditions.timeout,
-            max_tokens=self.budget.left,
-        )
+                    measured.append(replace(result, outcomes=tuple(outcomes)))
 
     async def _tasks(self, conditions: Conditions, tasks: list[TaskResult]) -> None:
         for task in self.evals.tasks:

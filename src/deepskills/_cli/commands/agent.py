@@ -13,15 +13,23 @@ from typing import Any
 from deepskills import SkillsMiddleware
 from deepskills._cli.files import UsageError
 from deepskills._cli.output import Output, counted, prose
+from deepskills._cli.result import FAILED, MISUSED, Result
 from deepskills._diagnosis import AgentDiagnosis, diagnose, take_apart
+from deepskills._skillmd.problems import problem
 
 
-def examine_agent(given: str) -> AgentDiagnosis:
-    """Import an agent and say what is wrong with it.
+def diagnose_agent(given: str, output: Output) -> Result:
+    """Import an agent and say what is wrong with it; one that cannot be imported or made is a wrong argument."""
+    try:
+        found = _import_and_examine(given)
+    except UsageError as error:
+        found = AgentDiagnosis(given, problems=[problem(given, "agent-unusable", reason=str(error).rstrip("."))])
+        return Result(vars(found), lambda: None, MISUSED, f"Error: {error}", "red")
+    is_well = all(noted["severity"] != "error" for noted in found.problems)
+    return Result(vars(found), lambda: show_agent(output, found), 0 if is_well else FAILED)
 
-    Raises:
-        UsageError: If it cannot be imported or made, or is no agent.
-    """
+
+def _import_and_examine(given: str) -> AgentDiagnosis:
     # What an application prints, while it is imported or later, must not mix with the report.
     with contextlib.redirect_stdout(sys.stderr):
         module, made = _make(given)

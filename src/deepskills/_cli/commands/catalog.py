@@ -4,7 +4,7 @@ People in a terminal get a table that fits its width; a pipe gets one line per s
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NotRequired
@@ -302,7 +302,7 @@ def in_shell(noted: SkillProblem) -> SkillProblem:
     message = noted["message"]
     for to_an_operator, in_a_shell in IN_SHELL.items():
         message = message.replace(to_an_operator, in_a_shell)
-    return SkillProblem(path=noted["path"], code=noted["code"], severity=noted["severity"], message=message)
+    return {**noted, "message": message}
 
 
 class _NotedReadings(Readings):
@@ -351,39 +351,44 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
 
 
 class _EveryFile(Visitor[str]):
-    """Collects the files of skills by name, at any depth; a directory with a `SKILL.md` of its own is another skill."""
+    """Collects the files of skills by directory; a directory with a `SKILL.md` of its own is another skill."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.files: dict[str, list[ResourceMetadata]] = {name: [] for name in names}
-        self._kinds: dict[tuple[str, str], ResourceType] = {}
+    def __init__(self) -> None:
+        self.files: dict[str, list[str]] = {}
 
     def take(self, visit: Visit[str], reply: Listing | Failed) -> list[tuple[str, str]]:
         """Note the files of a directory; return the directories below it."""
         entries = [] if isinstance(reply, Failed) else [entry for entry in reply.entries if not is_hidden(entry.name)]
-        if visit.depth and any(entry.name == SKILL_FILE for entry in entries):
+        own = [entry for entry in entries if entry.name == SKILL_FILE]
+        if visit.depth and own:
             return []
-        kind = self._kinds.get((visit.key, visit.path), "other")
-        below = []
-        for entry in entries:
-            if not entry.is_directory:
-                if visit.depth or entry.name != SKILL_FILE:
-                    found = ResourceMetadata(path=entry.path, type=kind, skill_name=visit.key)
-                    self.files[visit.key].append(found)
-            elif entry.name not in PASSED_OVER:
-                first = kind if visit.depth else RESOURCE_DIRECTORIES.get(entry.name, "other")
-                self._kinds[visit.key, entry.path] = first
-                below.append((visit.key, entry.path))
-        return below
+        files = [entry.path for entry in entries if not entry.is_directory and entry not in own]
+        self.files.setdefault(visit.key, []).extend(files)
+        return [(visit.key, e.path) for e in entries if e.is_directory and e.name not in PASSED_OVER]
 
 
 async def _all_files(entries: Sequence[SkillEntry]) -> dict[str, list[ResourceMetadata]]:
     """List every file of skills, by name; those of a load are only what its inventory lists."""
-    visitor = _EveryFile(entry.name for entry in entries)
-    starts = [(entry.name, parent(entry.path)) for entry in entries]
+    visitor = _EveryFile()
+    roots = {entry.name: parent(entry.path) for entry in entries}
+    starts = [(root, root) for root in roots.values()]
     await walk(starts, visitor, levels=None, max_directories=MAX_SKILL_DIRECTORIES, resolve_links=True)
-    for files in visitor.files.values():
+    found = {
+        name: [
+            ResourceMetadata(path=path, type=_type_of(path, root), skill_name=name)
+            for path in visitor.files.get(root, ())
+        ]
+        for name, root in roots.items()
+    }
+    for files in found.values():
         files.sort(key=lambda file: (RESOURCE_ORDER[file["type"]], file["path"]))
-    return visitor.files
+    return found
+
+
+def _type_of(path: str, root: str) -> ResourceType:
+    """Return what kind of file a path is, by the first directory below the skill's."""
+    first, slash, _ = path.removeprefix(f"{root}/").partition("/")
+    return RESOURCE_DIRECTORIES.get(first, "other") if slash else "other"
 
 
 def _find(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:

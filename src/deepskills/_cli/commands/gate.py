@@ -10,7 +10,7 @@ import json
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -118,14 +118,8 @@ class State:
         strict = [str(Path(each.row["path"])) for each in self.catalog.found]
         found += validate_paths(strict).problems if strict else []
         found += [dead for each in self.catalog.usable for dead in _dead_references(each)]
-        shown = [
-            SkillProblem(
-                path=self.path(noted["path"]),
-                code=noted["code"],
-                severity=noted["severity"],
-                message=self._words(noted["message"]),
-            )
-            for noted in found
+        shown: list[SkillProblem] = [
+            {**noted, "path": self.path(noted["path"]), "message": self._words(noted["message"])} for noted in found
         ]
         return list({(each["path"], each["code"], each["message"]): each for each in shown}.values())
 
@@ -329,14 +323,15 @@ def show_report(output: Output, report: Report) -> None:
     )
 
 
-def github_lines(findings: Iterable[SkillProblem], working: Path) -> Iterator[str]:
-    """Yield findings as annotations of GitHub's, at the files they are about."""
-    for found in findings:
+def show_annotations(output: Output, report: Report) -> None:
+    """Print findings as annotations of GitHub's, at the files they are about."""
+    working = Path.cwd()
+    for found in report["findings"]:
         path = Path(found["path"])
         file = path.relative_to(working).as_posix() if path.is_absolute() and path.is_relative_to(working) else path
         level = "error" if found["severity"] == "error" else "warning"
         name = _escape(str(file), is_value=True)
-        yield f"::{level} file={name},line=1,title={found['code']}::{_escape(found['message'], is_value=False)}"
+        output.line(f"::{level} file={name},line=1,title={found['code']}::{_escape(found['message'], is_value=False)}")
 
 
 def _escape(text: str, *, is_value: bool) -> str:

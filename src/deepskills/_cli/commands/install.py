@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deepskills._cli.files import NEW_SKILLS, UsageError, absolute
+from deepskills._cli.result import FAILED, MISUSED, as_json, make_output
 
 if TYPE_CHECKING:
     from deepskills._cli.output import Output
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-FAILED = 1
-MISUSED = 2
 LOCK = "deepskills.lock"
 TIMEOUT = 300
 
@@ -47,7 +46,7 @@ _OPTIONS = {
         help="How long fetching may take.",
     ),
     "yes": click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    "as_json": as_json,
 }
 
 
@@ -62,7 +61,7 @@ class _Given:
     timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
-        self.output = _output()
+        self.output = make_output()
 
     @property
     def places(self) -> tuple[Path, Path]:
@@ -228,9 +227,3 @@ def _agrees(verb: str, changes: "Changes", output: "Output") -> bool:
 
 def _is_person() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _output() -> "Output":
-    from deepskills._cli.output import Output  # noqa: PLC0415 - the help needs none
-
-    return Output()

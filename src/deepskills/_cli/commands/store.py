@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deepskills._cli.result import FAILED, Result, prints
+
 if TYPE_CHECKING:
+    from deepskills._cli.output import Output
     from deepskills.store import SkillService
     from deepskills.store.directories import Done
-
-FAILED = 1
-"""Exit code: a skill failed."""
 
 
 @click.group("store")
@@ -21,7 +21,6 @@ def store() -> None:
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--system", is_flag=True, help="System skills, which everybody has, instead of a user's."),
         click.option("--user", metavar="ID", help="Whose skills they are."),
         click.option(
@@ -39,25 +38,28 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @store.command("import")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
 @_options
-def import_(directory: str, database: str, user: str | None, *, system: bool, as_json: bool) -> None:
+@prints
+def import_(output: "Output", directory: str, database: str, user: str | None, *, system: bool) -> Result:
     """Bring the skill, or the tree of skills, in DIRECTORY into the store. Again, it updates what changed."""
-    _check_user(user, system=system)
+    if (user is None) == (not system):
+        raise click.UsageError("Say whose the skills are: --user ID, or --system.")
 
     async def work(service: "SkillService") -> "list[Done]":
         from deepskills.store.directories import import_skills  # noqa: PLC0415 - needs the extra
 
         return await import_skills(service, directory, user, system=system)
 
-    _run(database, work, as_json=as_json)
+    return _run(output, database, work)
 
 
 @store.command("export")
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--include-public", is_flag=True, help="The public skills of others too.")
 @_options
+@prints
 def export(
-    directory: str, database: str, user: str | None, *, include_public: bool, system: bool, as_json: bool
-) -> None:
+    output: "Output", directory: str, database: str, user: str | None, *, include_public: bool, system: bool
+) -> Result:
     """Write the skills that a user may see to DIRECTORY, each into a directory of its name."""
 
     async def work(service: "SkillService") -> "list[Done]":
@@ -65,16 +67,11 @@ def export(
 
         return await export_skills(service, directory, user, include_public=include_public, system=system)
 
-    _run(database, work, as_json=as_json)
+    return _run(output, database, work)
 
 
-def _check_user(user: str | None, *, system: bool) -> None:
-    if (user is None) == (not system):
-        raise click.UsageError("Say whose the skills are: --user ID, or --system.")
-
-
-def _run(database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]", *, as_json: bool) -> None:
-    from deepskills._cli.output import Output, prose  # noqa: PLC0415 - the help needs none
+def _run(output: "Output", database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]") -> Result:
+    from deepskills._cli.output import prose  # noqa: PLC0415 - the help needs none
 
     try:
         import deepskills.store  # noqa: F401, PLC0415 - needs the extra
@@ -95,11 +92,10 @@ def _run(database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]",
             await engine.dispose()
 
     done = asyncio.run(run())
-    output = Output()
-    if as_json:
-        output.json([vars(item) for item in done])
-    else:
+
+    def show() -> None:
         for item in done:
             output.line(prose(f"{item.outcome}: {item.name}{f' ({item.reason})' if item.reason else ''}"))
-    if any(item.outcome == "failed" for item in done):
-        raise click.exceptions.Exit(FAILED)
+
+    is_well = all(item.outcome != "failed" for item in done)
+    return Result([vars(item) for item in done], show, 0 if is_well else FAILED)

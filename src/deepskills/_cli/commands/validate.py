@@ -174,4 +174,4 @@ async def _tree(target: _Target) -> Tree:
 def _strict(found: SkillProblem, path: str) -> SkillProblem:
     """Return a problem as it counts here: an error, save for what only an author can judge."""
     severity: Severity = found["severity"] if found["code"] in _WARNINGS else "error"
-    return SkillProblem(path=path, code=found["code"], severity=severity, message=found["message"])
+    return {**found, "path": path, "severity": severity}
