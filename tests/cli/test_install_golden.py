@@ -53,7 +53,7 @@ def test_what_the_tool_installed_is_as_its_own_lock_says() -> None:
     assert states()["awkward"] == "differs"
 
 
-@pytest.mark.parametrize("kind", ["git", "web"])
+@pytest.mark.parametrize("kind", ["git", "web", "store"])
 def test_each_kind_of_source_of_the_tool_is_read(kind: str) -> None:
     """Rows of repositories and of sites have other fields, and the same hash."""
     place(kind)

@@ -364,8 +364,11 @@ def test_a_proxy_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.
         assert set(proxy.asked) == {"skills.example:443 Basic YW5uOnAgdw=="}
         succeed("add", near.url, "--yes")
         assert len(set(proxy.asked)) == 1
-        hidden.pages[INDEX] = (302, {"Location": "https://169.254.169.254/"}, b"")
-        assert "lies in a network where the site does not" in refuse(1, "add", "https://skills.example", "--yes")
+        # The last two are 127.0.0.1 and 10.0.0.1 for a gateway between the two kinds of addresses.
+        for inner in ("169.254.169.254", "[::ffff:10.0.0.1]", "[64:ff9b::7f00:1]", "[2002:a00:1::]"):
+            hidden.pages[INDEX] = (302, {"Location": f"https://{inner}/"}, b"")
+            said = refuse(1, "add", "https://skills.example", "--yes")
+            assert "lies in a network where the site does not" in said, inner
 
 
 def test_addresses_that_name_no_site() -> None:

@@ -5,6 +5,7 @@ that a test can change what the server says between two of them. Requests are ap
 """
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -173,8 +174,17 @@ def serve_http(path: Path, port_file: Path) -> None:
                 log.write(json.dumps(seen) + "\n")
             response = answer(message, path)
             body = b"" if response is None else json.dumps(response).encode()
+            book = json.loads(path.read_text())
+            odd = book.get("sends_oddly") if message.get("method") == "skills/list" else None
             self.send_response(202 if response is None else 200)
-            self.send_header("Content-Type", "application/json")
+            if odd == "padded":
+                body += b" " * 3_000_000
+            elif odd == "packed":
+                body = gzip.compress(body)
+                self.send_header("Content-Encoding", "gzip")
+            elif odd == "events":
+                body = b": still there\n\n" * 200_000 + b"event: message\ndata: " + body + b"\n\n"
+            self.send_header("Content-Type", "text/event-stream" if odd == "events" else "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -58,6 +58,7 @@ MAX_REASON = 300
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _ARCHIVES: Mapping[bytes, OriginKind] = {b"PK": "zip", b"\x1f\x8b": "tar"}
+_TRANSLATED = IPv6Network("64:ff9b::/96")
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _OK = 200
 _CHUNK = 1 << 16
@@ -324,8 +325,10 @@ def _depth_of(host: str) -> int:
     except ValueError:
         # A name that a proxy resolves.
         return 0
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    if isinstance(address, IPv6Address):
+        # Ways to write, or to reach, an address of the older kind.
+        translated = ip_address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else None
+        address = address.ipv4_mapped or address.sixtofour or translated or address
     if address.is_loopback or address.is_link_local or address.is_unspecified:
         return 2
     return 0 if address.is_global else 1

@@ -176,6 +176,7 @@ def read_regular(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
 
 _UTF8_FLAG = 0x800
 _ENCRYPTED_FLAG = 0x1
+_ZIP_ENTRY = b"PK\1\2"
 _BROKEN = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -300,6 +301,14 @@ def _refusals(path: str) -> Iterator[None]:
 
 @contextmanager
 def _zip_members(path: str) -> Iterator[Iterator[_Member]]:
+    # The library takes all that the archive lists into memory, at a thousand times the cost of looking for it.
+    count, end = 0, b""
+    with Path(path).open("rb") as file:
+        while chunk := file.read(MAX_HEADER_BYTES):
+            count += (end + chunk).count(_ZIP_ENTRY)
+            end = chunk[-3:]
+    if count > MAX_ENTRIES:
+        raise SourceError(f"The archive has more than {MAX_ENTRIES:,} entries. It was not unpacked.")
     with zipfile.ZipFile(path) as archive:
         yield (_zip_member(archive, info) for info in archive.infolist())
 

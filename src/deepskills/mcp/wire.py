@@ -47,6 +47,9 @@ PROBE_SECONDS = 10.0
 IS_FIRST_MAJOR = int(importlib.metadata.version("mcp").partition(".")[0]) < 2  # noqa: PLR2004 - the second major
 """Whether the installed `mcp` package is 1.x."""
 
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""How large a message may be that a server sends over HTTP."""
+
 _META = "io.modelcontextprotocol/"
 _SHORTEST_SECRET = 6
 """Shortest variable of a process, or segment of a path, that is masked: `1` would black out half of every message."""
@@ -313,6 +316,26 @@ def _open_client(options: Mapping[str, Any], shown: str) -> Any:  # noqa: ANN401
     query = f"?{parts.query}".encode() if parts.query else b""
     path, shown_path = (httpx.URL(url).raw_path.partition(b"?")[0] for url in (options["url"], shown))
 
+    class Bounded(httpx.AsyncByteStream):  # type: ignore[misc]
+        """An answer that ends where it is too large: neither the client nor the SDK has a limit."""
+
+        def __init__(self, stream: Any, *, of_events: bool) -> None:  # noqa: ANN401 - of either major
+            self._stream = stream
+            self._of_events = of_events
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for chunk in self._stream:
+                # A stream of events may go on for days; each ends with an empty line.
+                is_end = self._of_events and (b"\n\n" in chunk or b"\r\n\r\n" in chunk)
+                size = len(chunk) if is_end else size + len(chunk)
+                if size > MAX_MESSAGE_BYTES:
+                    raise httpx.RemoteProtocolError(f"a message has more than {MAX_MESSAGE_BYTES} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
     class Transport(httpx.AsyncHTTPTransport):  # type: ignore[misc]
         """Puts in the real path and query below the layer where the client logs a URL, and takes them out again."""
 
@@ -325,17 +348,24 @@ def _open_client(options: Mapping[str, Any], shown: str) -> Any:  # noqa: ANN401
             if "location" in response.headers:
                 location = response.headers["location"].replace(path.decode(), shown_path.decode())
                 response.headers["location"] = location.removesuffix(query.decode())
+            # A megabyte can be packed that unpacks to a gigabyte.
+            if response.headers.get("content-encoding", "identity") != "identity":
+                await response.aclose()
+                raise httpx.RemoteProtocolError("the answer is compressed, which was not asked for")
+            of_events = response.headers.get("content-type", "").startswith("text/event-stream")
+            response.stream = Bounded(response.stream, of_events=of_events)
             return response
 
-    further = {}
-    if query or path != shown_path:
-        # A client with a transport of its own does not look for a proxy.
-        proxy = None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-        further = {"transport": Transport(proxy=proxy)}
+    # A client with a transport of its own does not look for a proxy.
+    proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
     auth = (unquote(parts.username or ""), unquote(parts.password or "")) if "@" in parts.netloc else None
-    # `connections` limits how long a caller waits; these timeouts end what nobody waits for any longer.
-    timeout = httpx.Timeout(30.0, read=300.0)
-    return httpx.AsyncClient(headers=dict(options.get("headers") or {}), auth=auth, timeout=timeout, **further)
+    return httpx.AsyncClient(
+        headers={**(options.get("headers") or {}), "Accept-Encoding": "identity"},
+        auth=auth,
+        # `connections` limits how long a caller waits; these timeouts end what nobody waits for any longer.
+        timeout=httpx.Timeout(30.0, read=300.0),
+        transport=Transport(proxy=proxies.get(parts.scheme) or proxies.get("all")),
+    )
 
 
 # What a failure says.

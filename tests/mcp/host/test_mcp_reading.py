@@ -446,6 +446,19 @@ def test_a_secret_that_the_server_echoes_is_masked(tmp_path: Path, caplog: pytes
     assert secret not in caplog.text
 
 
+def test_a_message_that_is_too_large_is_not_taken_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a huge answer over HTTP nor one that would unpack to a huge one; a stream of many events is fine."""
+    monkeypatch.setattr("deepskills.mcp.wire.MAX_MESSAGE_BYTES", 1_000_000)
+    said = book(tmp_path)
+    with said.http() as port:
+        given = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}/mcp"}
+        for oddly, is_read in (("padded", False), ("packed", False), ("events", True), (None, True)):
+            said.write(sends_oddly=oddly)
+            with host({"docs": given}, timeout=5) as skills:
+                assert (names(skills) == ["docs:report"]) is is_read, oddly
+                assert (failure(skills) is None) is is_read, oddly
+
+
 def test_labels_and_connections_are_checked_when_they_are_given() -> None:
     """What cannot be a directory's name, or a way to reach a server, is a `ValueError` at once."""
     good = {"transport": "stdio", "command": "true", "args": []}
