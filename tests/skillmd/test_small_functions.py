@@ -56,6 +56,12 @@ def test_quoted_text_is_data_in_a_message() -> None:
     assert "`{keys} {0}`" in problem("/p", "unknown-field", keys=listed(["{keys} {0}"]))["message"]
 
 
+def test_a_reason_that_is_a_sentence_ends_once() -> None:
+    """Messages of other libraries have a full stop of their own."""
+    message = problem("/s", "source-failed", reason="OSError: The disk is gone.")["message"]
+    assert message.startswith("The source could not be listed: OSError: The disk is gone. It is tried")
+
+
 @pytest.mark.parametrize(
     ("names", "shown"),
     [

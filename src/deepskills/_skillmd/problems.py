@@ -342,8 +342,10 @@ OF_ONE_RUN = frozenset({"pin-unknown", "pins-not-a-list"})
 def problem(path: str, code: str, **values: object) -> SkillProblem:
     """Return the problem `code` at `path`; text in `values` becomes one clean line of bounded length."""
     severity, message = PROBLEMS[code]
+    # A reason is often a whole sentence, and the message ends it as well.
     shown = {
-        key: one_line(value)[:MAX_VALUE_LENGTH] if isinstance(value, str) else value for key, value in values.items()
+        key: one_line(value)[:MAX_VALUE_LENGTH].removesuffix(".") if isinstance(value, str) else value
+        for key, value in values.items()
     }
     return SkillProblem(path=path, code=code, severity=severity, message=message.format(**shown))
 
