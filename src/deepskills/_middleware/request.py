@@ -50,9 +50,9 @@ from langgraph.types import Command
 
 from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
-from deepskills._io.backends import refuses_writes, shows_other_files
+from deepskills._io.backends import describe, refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
-from deepskills._io.plan import Failed, describe, in_worker
+from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
@@ -629,7 +629,7 @@ def _replace_list(run: Run) -> str | None:
     """Return what an extension shows in place of the list of skills."""
     for extension in run.settings.extensions:
         try:
-            text = await_if_needed(extension.catalog_list(run.known_view.visible))
+            text: str | None = await_if_needed(extension.catalog_list(run.known_view.visible))
             reason = None if text is None or isinstance(text, str) else unusable(text)
         except Exception as error:  # noqa: BLE001 - an extension may raise anything
             reason = describe(error)
