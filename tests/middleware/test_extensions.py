@@ -424,12 +424,12 @@ def test_state_problems_loads_and_events_of_its_own(mode: Mode, tmp_path: Path) 
 
 @both_modes
 def test_the_list_can_be_replaced(mode: Mode, tmp_path: Path) -> None:
-    """`catalog_list` stands in place of the list; the first that gives one counts."""
+    """`catalog_list` stands in place of the list, as it is; the first that gives one counts."""
     library(tmp_path)
 
     class Short(SkillExtension):
         def catalog_list(self, skills: Sequence[Any]) -> str | None:
-            return f"There are {len(skills)} skills."
+            return f"Skills:\n\n\n\nThere are {len(skills)}, {{all}} of them good."
 
     class Longer(SkillExtension):
         def catalog_list(self, skills: Sequence[Any]) -> str | None:  # noqa: ARG002
@@ -437,7 +437,7 @@ def test_the_list_can_be_replaced(mode: Mode, tmp_path: Path) -> None:
 
     talk = Conversation(mode, skills(tmp_path, Short(), Longer(), visibility={"beta": "user-only"}))
     talk.say()
-    assert "There are 1 skills." in talk.model.requests[0].system
+    assert "Skills:\n\n\n\nThere are 1, {all} of them good." in talk.model.requests[0].system
     assert "**alpha**" not in talk.model.requests[0].system
     assert "Never shown." not in talk.model.requests[0].system
 

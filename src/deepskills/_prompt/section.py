@@ -235,7 +235,7 @@ class CatalogList:
     @property
     def weight(self) -> int:
         """How many bytes it takes."""
-        return size_of(self._items) + size_of(self._lengths) + size_of(self._sums)
+        return size_of([tuple(item) for item in self._items]) + size_of(self._lengths) + size_of(self._sums)
 
     def render(self, loaded: Loaded, budget: int | None = None, *, searchable: bool = False) -> str:
         """Return the list. Over a budget, hints go first, then descriptions shrink to a common cap; never a name."""
@@ -474,15 +474,19 @@ class Section:
             skills = render_empty(given.writable)
         else:
             skills = self._list(given, hidden, shown).render(given.loaded, self._budget, searchable=self._searchable)
-        warnings = render_warnings(given.errors)
-        text = self._template_for(given).format(
-            skills_locations=self._locations(given),
+        locations, warnings = self._locations(given), render_warnings(given.errors)
+        template = self._template_for(given)
+        if self.template == SKILLS_SYSTEM_PROMPT:
+            # Slots that stay empty leave no gap; the list, which may be long or an extension's own text, stays as it is.
+            before, slot, after = template.partition("{skills_list}")
+            before = before.format(skills_locations=locations, skills_load_warnings=warnings)
+            return re.sub(r"\n{3,}", "\n\n", before) + (skills if slot else "") + after.format()
+        return template.format(
+            skills_locations=locations,
             skills_load_warnings=warnings,
             # A template without the slot must not lose the warnings.
             skills_list=skills if self._has_warnings else f"{skills}{warnings}",
         )
-        # Slots that stay empty leave no gap in the library's own text.
-        return re.sub(r"\n{3,}", "\n\n", text) if self.template == SKILLS_SYSTEM_PROMPT else text
 
     def _template_for(self, given: SectionInput) -> str:
         """Return the template; the library's own says only what applies to this agent."""
