@@ -58,7 +58,7 @@ from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
 from deepskills._middleware.extra_tools import check_names, make_extra_tool
 from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
-from deepskills._middleware.nesting import handing_over, is_own_graph
+from deepskills._middleware.nesting import hand_over, is_own_graph
 from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
     PreparedCall,
@@ -685,7 +685,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = run.perform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], run):
+        with hand_over(request.tool_call["name"], run):
             result = handler(opened.request)
         return run.perform(opened.reviewed(result))
 
@@ -699,7 +699,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = await run.aperform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], run):
+        with hand_over(request.tool_call["name"], run):
             result = await handler(opened.request)
         return await run.aperform(opened.reviewed(result))
 

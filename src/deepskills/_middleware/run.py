@@ -16,7 +16,7 @@ policies, hooks, models, forks and scripts. The rules:
   that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
 - Messages prove nothing, whoever wrote them.
 - Limits travel and grants do not: in an agent that a tool call starts (a sub-agent, a fork), the limits of what is in
-  use in the calling agent hold as well (`limits_above`).
+  use in the calling agent hold as well (`outer_call`).
 
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
@@ -68,7 +68,7 @@ _POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("mode
 
 
 @dataclass(frozen=True)
-class Limits:
+class OuterCall:
     """What a tool call passes on to agents that it starts, and what comes back from them."""
 
     place: str = ""
@@ -80,9 +80,12 @@ class Limits:
     brought: dict[str, LoadedSkill] = field(default_factory=dict)
     """What was in use in the agents that it started, by path: their answers may be what these skills said."""
 
+    heirs: list[tuple[Thread, bool]] = field(default_factory=list)
+    """What the first sub-agent that starts may take: its parent's thread, and whether it takes that in any case."""
 
-limits_above: ContextVar[Limits | None] = ContextVar("deepskills_limits", default=None)
-"""The limits of the tool call that this code runs in."""
+
+outer_call: ContextVar[OuterCall | None] = ContextVar("deepskills_outer_call", default=None)
+"""The tool call that this code runs in."""
 
 
 def place_of(runtime: ToolRuntime[Any, Any]) -> str:
@@ -345,7 +348,7 @@ class Run:
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
         use = _find_use(self)
-        above = limits_above.get()
+        above = outer_call.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
             above.brought.update({skill.entry.path: skill for skill in use.skills})

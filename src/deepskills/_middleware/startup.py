@@ -22,7 +22,7 @@ from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import call_extensions
 from deepskills._middleware.loading import Key, LoadRequest, load, prepare, take_away
-from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
+from deepskills._middleware.nesting import is_continued, take_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
 from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
 from deepskills._middleware.state import (
@@ -69,7 +69,7 @@ class _Claim:
 
 async def adopt_loads(run: Run) -> dict[str, Any]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
-    parent, passes_on = taken_over()
+    parent, passes_on = take_over()
     # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
         return _inherit(parent, run.known_view)

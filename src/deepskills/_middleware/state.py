@@ -182,16 +182,12 @@ def merge_pins(
 
 def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
     """Return a pin that takes no more room than the longest name does; arguments stay as they are."""
-    if isinstance(pin, Mapping):
-        kept = {key: pin[key] for key in ("name", "arguments", "not_a_list") if key in pin}
-        is_plain = isinstance(kept.get("arguments"), str | int | float)
-        return {
-            **({"name": _short_pin(kept["name"])} if "name" in kept else {}),
-            **({"arguments": kept["arguments"]} if is_plain else {}),
-            **({"not_a_list": _short_pin(kept["not_a_list"])} if "not_a_list" in kept else {}),
-        }
     # Cut here, in the reducer: whatever a caller sends is copied into every checkpoint until it is used.
-    return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
+    if not isinstance(pin, Mapping):
+        return str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
+    short = {key: str(pin[key])[: MAX_SHOWN_NAME_LENGTH + 1] for key in ("name", "not_a_list") if key in pin}
+    arguments = pin.get("arguments")
+    return {**short, "arguments": arguments} if isinstance(arguments, str | int | float) else short
 
 
 def _list(value: object) -> list[Any]:
