@@ -164,7 +164,7 @@ class LoadedSkills:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Skills that are no longer loaded because their text could not be recovered, and that nobody has unloaded."""
+        """Skills that are no longer loaded because their text could not be recovered, and that were not unloaded."""
         return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.loaded)
 
     @property
@@ -352,7 +352,7 @@ def decide_load(prepared: Prepared, standing: LoadedSkills, budgets: Budgets) ->
         if is_loaded and not is_other(prepared.arguments, record):
             return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
         return Unreadable(prepared.entry, prepared.failure)
-    # Without a record nobody knows which text is there, so it counts as an older one.
+    # Without a record it is unknown which text is there, so it counts as an older one.
     is_changed = record is None or record["digest"] != prepared.digest
     if is_loaded and not is_changed and not is_other(prepared.arguments, record):
         return AlreadyLoaded(name, crowded=crowded)

@@ -141,7 +141,7 @@ class Memory:
         with self._lock:
             try:
                 return self._invocations.setdefault(writer, Invocation())
-            except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
+            except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
 
     def emptied(self) -> "Memory":
@@ -392,7 +392,7 @@ _IS_ASYNC = "the function is async; pass a plain one (`def`) that returns"
 
 
 def _close_if_async(value: object) -> bool:
-    """Whether a function gave a coroutine, which nobody awaits here; it is closed, so that Python does not warn."""
+    """Whether a function gave a coroutine, which cannot be awaited here; it is closed, so that Python does not warn."""
     if not inspect.iscoroutine(value):
         return False
     value.close()

@@ -321,7 +321,7 @@ class Services:
         # Only a catalog that this process made itself; state alone proves nothing.
         if catalog is None:
             return None
-        # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
+        # The fixed rules are known without a call; a function or an extension is asked by `run_for`.
         run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
         run.tool_origins = disclosed(state)
         return run

@@ -1,11 +1,11 @@
 """An agent inside another graph's run: whether it takes slash commands, and what a parent's tool call passes on.
 
 A node of an outer graph may hand the user's message on, or write one that a model made up, and a tool call's arguments
-are always a model's words. Nobody can tell these apart from inside, so an agent takes slash commands only where it runs
+are always a model's words. These cannot be told apart from inside, so an agent takes slash commands only where it runs
 by itself, unless the application says that its input is a user's (`slash_commands="always"`).
 
 A fork starts with its parent's messages, or a summary of them, and without its parent's private state. What the parent
-has loaded passes to it in this process, never by input or marks, which anybody could write.
+has loaded passes to it in this process, never by input or marks, which any client could write.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from deepskills._middleware.workarounds import has_outer_metadata
 
 
 def is_own_graph() -> bool:
-    """Whether `before_agent` is called by a node of somebody's own graph, not by the one that an agent has for it."""
+    """Whether `before_agent` is called by a node of a graph of one's own, not by the one that an agent has for it."""
     node = (current_config().get("metadata") or {}).get("langgraph_node")
     return isinstance(node, str) and not node.endswith(".before_agent")
 

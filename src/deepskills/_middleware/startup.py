@@ -108,7 +108,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
 def _choose_claimed(claims: Sequence[_Claim], run: Run) -> list[LoadRequest]:
     """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
 
-    Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
+    A user can send messages with any claims, and each load costs a file, a text and its size.
     """
     requests: dict[Key, LoadRequest] = {}
     room = MAX_CLAIMED_ARGUMENTS
@@ -195,11 +195,11 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 def current_catalog(run: Run) -> Catalog | None:
     """Return the thread's catalog if it can be used as it is, save for what failed, else `None`."""
     settings = run.settings
-    # Whoever resumes the thread may be another user.
+    # Another user may resume the thread.
     if settings.varies_by_run:
         return None
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
-    # A copy that differs is a caller's wish to look again, and so is `None`.
+    # By a copy that differs a caller asks to look again, and so by `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
     return catalog if catalog.is_of(settings.fixed_sources or ()) else None

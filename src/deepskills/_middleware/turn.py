@@ -23,7 +23,7 @@ Five things can break the agreement, and each has its rule:
   answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
 * *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
-  and whoever plays it through needs the sizes of all of it.
+  and playing it through takes the sizes of all of it.
 * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
   with `by_sibling`, since the text is in another answer of the same turn.
 * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what
@@ -112,7 +112,7 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
 
 
 def _edits(value: object) -> dict[str, Any]:
-    """Return the calls that a human edited, by id; what is not a call, whoever wrote it, is set aside."""
+    """Return the calls that a human edited, by id; what is not a call is set aside."""
     items = value if isinstance(value, Mapping) else {}
     return {
         call_id: call
@@ -169,7 +169,7 @@ def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, bud
             outcome: Outcome = decide_unload(call, standing)
             if isinstance(outcome, Unloaded):
                 standing = outcome.standing
-                # What this very turn had loaded gives back only its own room, so nobody can rely on it.
+                # What this very turn had loaded gives back only its own room, so no other load relies on it.
                 unloaded += [outcome.name] if outcome.name in before else []
             continue
         ready, required = call
