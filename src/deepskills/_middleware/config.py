@@ -10,6 +10,7 @@ it. A call that needs a skill which no other call of the turn is reading claims 
 A call that is executed again after an interrupt belongs to another invocation, and reads again.
 """
 
+import copy
 import inspect
 import logging
 import threading
@@ -144,12 +145,9 @@ class Memory:
             except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
 
-    def emptied(self) -> "Memory":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
         return Memory(self._backend, for_search=self._for_search)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
-        return self.emptied()
 
     def keep_text(self, text: str) -> str:
         """Remember a text of a loaded skill, and return its fingerprint."""
@@ -318,7 +316,7 @@ class Settings:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
         """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
-        return replace(self, memory=self.memory.emptied())
+        return replace(self, memory=copy.deepcopy(self.memory))
 
     def file_names(self) -> FileNames:
         """Return how the agent's tools take the names of a skill's files."""

@@ -16,7 +16,7 @@ agree without talking to each other: the outcome is as if they had run one after
 Five things can break the agreement, and each has its rule:
 
 * *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
-  unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
+  unknown, so the load is assumed to be granted and to take all the room that is left (`ASSUMED`). A later call may be
   refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
   assumed to appear.
 * *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
@@ -44,7 +44,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills._io.plan import is_missing_error
 from deepskills._loading.budget import (
-    Assumed,
+    ASSUMED,
     Budgets,
     Loaded,
     LoadedSkills,
@@ -190,7 +190,7 @@ def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, bud
 
 
 def _assume(prepared: Prepared, tokens: int) -> LoadRecord:
-    return LoadRecord(path=prepared.entry.path, digest=Assumed.DIGEST, tokens=tokens)
+    return LoadRecord(path=prepared.entry.path, digest=ASSUMED, tokens=tokens)
 
 
 def _may_be_granted(outcome: Outcome) -> bool:
