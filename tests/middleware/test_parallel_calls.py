@@ -34,6 +34,7 @@ from support import (
     load,
     loaded_in,
     picked,
+    run,
     skill_md,
     tool_messages,
     unload,
@@ -353,6 +354,23 @@ def test_a_changed_file_among_parallel_loads(mode: Mode, tmp_path: Path) -> None
     assert (
         sum(record["tokens"] for record in conversation.state["skills_context"]["records"].values()) <= TOKENS_FOR_TWO
     )
+
+
+@both_modes
+def test_calls_of_one_turn_share_what_they_read(mode: Mode, tmp_path: Path) -> None:
+    """Each file is read once for a turn, with and without a checkpointer; a later turn reads it again."""
+    write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name) for name in ("alpha", "beta")})
+    for saver in (InMemorySaver(), None):
+        backend = FakeBackend(tmp_path)
+        calls = call_tools(load("alpha"), load("beta"), load("alpha"))
+        model = ScriptedChatModel(replies=[calls, call_tools(load("alpha")), "Done."])
+        agent = create_agent(
+            model, middleware=[SkillsMiddleware(backend=backend, sources=["/skills"])], checkpointer=saver
+        )
+        run(mode, agent, config={"configurable": {"thread_id": "1"}})
+        # Once by the discovery, and once by each turn that loads it.
+        read = [Path(path).parent.name for path in backend.read_paths]
+        assert (read.count("alpha"), read.count("beta")) == (3, 2), saver
 
 
 @both_modes

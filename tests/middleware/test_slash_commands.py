@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deepagents import create_deep_agent
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
@@ -201,6 +201,32 @@ def test_an_old_command_starts_nothing_when_newer_messages_are_gone(mode: Mode, 
     before = len(talk.model.requests)
     run(mode, stateless, {"messages": whole})
     assert "Text of a" not in talk.model.requests[before].text
+
+
+class EndsFirstRun(AgentMiddleware[Any, Any]):
+    """Ends the first run before its model call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_done = False
+
+    @hook_config(can_jump_to=["end"])
+    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:  # noqa: ARG002 - LangChain's signature
+        was_done, self.is_done = self.is_done, True
+        return None if was_done else {"jump_to": "end"}
+
+
+@both_modes
+def test_a_command_of_a_run_that_never_reached_the_model_starts_nothing_later(mode: Mode, tmp_path: Path) -> None:
+    """The user's next message is another one; only a command in it starts a skill."""
+    library(tmp_path)
+    talk = Conversation(mode, skills(tmp_path), EndsFirstRun())
+    talk.say(given="/a 1")
+    assert talk.model.requests == []
+    talk.say(given="hello")
+    assert talk.loaded == []
+    talk.say(given="/b 2")
+    assert talk.loaded == ["b"]
 
 
 @both_modes

@@ -3,8 +3,8 @@
 import pytest
 
 from deepskills._loading.budget import (
+    ASSUMED,
     AlreadyLoaded,
-    Assumed,
     Budgets,
     Loaded,
     LoadedSkills,
@@ -154,7 +154,7 @@ def test_an_earlier_load_that_cannot_be_read_here_takes_all_the_room() -> None:
     """A call that cannot look at what an earlier one was granted assumes the most, so no budget is overshot."""
     so_far = after_calls(calls("+alpha", failure="no answer"), standing(beta=100), Budgets(9, 250))
 
-    assert so_far.standing.records["alpha"]["digest"] == Assumed.DIGEST
+    assert so_far.standing.records["alpha"]["digest"] == ASSUMED
     assert so_far.standing.is_assumed
     assert so_far.standing.tokens == 250
     assert isinstance(decide_load(ready("gamma", tokens=1), so_far.standing, Budgets(9, 250)), OverBudget)

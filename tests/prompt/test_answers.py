@@ -5,9 +5,9 @@ import pytest
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
 from deepskills._loading.budget import (
+    ASSUMED,
     AlreadyLoaded,
     Answered,
-    Assumed,
     Budgets,
     Loaded,
     LoadedSkills,
@@ -35,7 +35,7 @@ def ready(name: str, digest: str = "new", tokens: int = 100, failure: str | None
 
 
 BUDGETS = Budgets(skills=3, tokens=1_000)
-ASSUMED = LoadedSkills(("beta",), {"beta": record("beta", digest=Assumed.DIGEST, tokens=1_000)})
+UNREAD = LoadedSkills(("beta",), {"beta": record("beta", digest=ASSUMED, tokens=1_000)})
 PROBLEM = SkillProblem(
     path="/skills/alpha/SKILL.md", code="no-frontmatter", severity="error", message="It has no frontmatter."
 )
@@ -88,7 +88,7 @@ WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
         "max_loaded_tokens",
     ),
     "room that siblings may need": (
-        OverBudget(skill("alpha"), 10, ASSUMED, "tokens"),
+        OverBudget(skill("alpha"), 10, UNREAD, "tokens"),
         ["earlier calls of this turn may need the room", "Try again"],
         "max_loaded_tokens",
     ),

@@ -80,7 +80,7 @@ def fill_in(text: str, arguments: str, *, names: Sequence[str], skill_dir: str, 
     return f"{filled}{separator}ARGUMENTS: {arguments}"
 
 
-def argument_names(frontmatter_value: Any) -> list[str]:  # noqa: ANN401 - whatever an author wrote
+def argument_names(frontmatter_value: Any) -> list[str]:  # noqa: ANN401 - an author may write anything
     """Return the names of arguments that an author gave, as a list or as text with spaces; each keeps its place."""
     if isinstance(frontmatter_value, str):
         return frontmatter_value.replace(",", " ").split()

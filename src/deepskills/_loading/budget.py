@@ -135,10 +135,8 @@ def _count_scripts(text: str) -> tuple[int, int, int]:
 # What is loaded.
 
 
-class Assumed:
-    """The digest of a load that an earlier call of the turn makes and that could not be read here."""
-
-    DIGEST = "(assumed)"
+ASSUMED = "(assumed)"
+"""The digest of a load that an earlier call of the turn makes and that could not be read here."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class LoadedSkills:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Skills that are no longer loaded because their text could not be recovered, and that nobody has unloaded."""
+        """Skills that are no longer loaded because their text could not be recovered, and that were not unloaded."""
         return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.loaded)
 
     @property
@@ -175,7 +173,7 @@ class LoadedSkills:
     @property
     def is_assumed(self) -> bool:
         """Whether it holds a load of this turn whose size is unknown."""
-        return any(self.records[name]["digest"] == Assumed.DIGEST for name in self.loaded if name in self.records)
+        return any(self.records[name]["digest"] == ASSUMED for name in self.loaded if name in self.records)
 
     def size(self, name: str) -> int:
         """What one loaded skill costs."""
@@ -352,7 +350,7 @@ def decide_load(prepared: Prepared, standing: LoadedSkills, budgets: Budgets) ->
         if is_loaded and not is_other(prepared.arguments, record):
             return AlreadyLoaded(name, unchecked=prepared.failure, crowded=crowded)
         return Unreadable(prepared.entry, prepared.failure)
-    # Without a record nobody knows which text is there, so it counts as an older one.
+    # Without a record it is unknown which text is there, so it counts as an older one.
     is_changed = record is None or record["digest"] != prepared.digest
     if is_loaded and not is_changed and not is_other(prepared.arguments, record):
         return AlreadyLoaded(name, crowded=crowded)
@@ -428,5 +426,5 @@ def decide_unload(asked: str, standing: LoadedSkills) -> Unloaded | NotLoaded:
         return NotLoaded(asked, standing)
     record = standing.records.get(name)
     # An assumed record was made up here, and must not reach an event.
-    is_known = record is not None and record["digest"] != Assumed.DIGEST
+    is_known = record is not None and record["digest"] != ASSUMED
     return Unloaded(name, standing.without([name]), record if is_known else None)

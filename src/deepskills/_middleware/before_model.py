@@ -113,11 +113,11 @@ async def _restore(run: Run) -> dict[str, Any]:
 
 
 async def _find_texts(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
-    """Return the texts of these loads from memory, else from their files; what nobody can read is left out."""
+    """Return the texts of these loads from memory, else from their files; what cannot be read is left out."""
     standing = run.thread.standing
     known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
     found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
-    # The file would bring back what somebody has changed in the text.
+    # The file would bring back what another middleware has changed in the text.
     unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
     read = await read_again(unread, standing, run)
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
@@ -204,7 +204,7 @@ def _find_unbacked(run: Run) -> tuple[list[LoadRequest], list[str]]:
 
 
 def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
-    """Whether a user started a skill; a record that a server's client forged names a file that nobody has read."""
+    """Whether a user started a skill; a forged record names a file that this process has not read."""
     is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
     return is_ours and is_started_by_user(record)
 

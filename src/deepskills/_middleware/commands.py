@@ -51,7 +51,7 @@ async def load_for_user(run: Run) -> dict[str, Any]:
     requests = [*_find_pins(pins, run), *_find_waiting(loads, run)]
     for message in waiting:
         requests += _find_commands(message, run)
-    # Cleared whatever becomes of the requests: a refusal is reported once and not tried before every model call.
+    # Cleared in any case: a refusal is reported once and not tried before every model call.
     cleared = {"loads": dict.fromkeys(loads), "commands": dict.fromkeys(waiting, True)}
     update: dict[str, Any] = {"skills_context": cleared}
     if pins:
@@ -69,7 +69,7 @@ async def load_for_user(run: Run) -> dict[str, Any]:
 def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that are to be pinned; unknown names become problems."""
     unknown = []
-    # Whatever a caller wrote: what is not a list asks for nothing.
+    # What is not a list asks for nothing.
     for item in pins if isinstance(pins, list) else ():
         given: Mapping[str, Any] = item if isinstance(item, Mapping) else {"name": item}
         if "not_a_list" in given:
@@ -156,7 +156,7 @@ def first_line(message: AnyMessage) -> str:
 
 
 def first_text(message: AnyMessage) -> str:
-    """Return the first text of a message, beside whatever else its content holds."""
+    """Return the first text of a message, beside anything else in its content."""
     if isinstance(message.content, str):
         return message.content
     for block in message.content:

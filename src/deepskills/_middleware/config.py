@@ -10,6 +10,7 @@ it. A call that needs a skill which no other call of the turn is reading claims 
 A call that is executed again after an interrupt belongs to another invocation, and reads again.
 """
 
+import copy
 import inspect
 import logging
 import threading
@@ -141,15 +142,12 @@ class Memory:
         with self._lock:
             try:
                 return self._invocations.setdefault(writer, Invocation())
-            except TypeError:  # It cannot be told apart for long: then every hook looks for itself.
+            except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
 
-    def emptied(self) -> "Memory":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
         """Return a memory of the same kind that holds nothing."""
         return Memory(self._backend, for_search=self._for_search)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Memory":
-        return self.emptied()
 
     def keep_text(self, text: str) -> str:
         """Remember a text of a loaded skill, and return its fingerprint."""
@@ -318,7 +316,7 @@ class Settings:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
         """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
-        return replace(self, memory=self.memory.emptied())
+        return replace(self, memory=copy.deepcopy(self.memory))
 
     def file_names(self) -> FileNames:
         """Return how the agent's tools take the names of a skill's files."""
@@ -392,7 +390,7 @@ _IS_ASYNC = "the function is async; pass a plain one (`def`) that returns"
 
 
 def _close_if_async(value: object) -> bool:
-    """Whether a function gave a coroutine, which nobody awaits here; it is closed, so that Python does not warn."""
+    """Whether a function gave a coroutine, which cannot be awaited here; it is closed, so that Python does not warn."""
     if not inspect.iscoroutine(value):
         return False
     value.close()

@@ -1,4 +1,4 @@
-"""The one way in: every load of a skill, whoever asks for it and for whatever reason.
+"""The one way in: every load of a skill, by the model, the user, an extension or the middleware itself.
 
 A load is a `LoadRequest`. Requests come from the tool `load_skill`, from pins and slash commands, from extensions, from
 a file that changed while its skill was loaded, and from names that an application wrote into `skills_loaded`. Each
@@ -14,7 +14,7 @@ passes the same stations, in this order:
 3. **Budget** (`decide_together` in `_loading/budget.py`): is there room beside what is loaded?
 4. **Judge** (`before_load` of the extensions): may it happen, or is it answered in another way? They are asked only
    about loads that could happen, and about those without room, because an answer takes none.
-5. **Settle** (`settle`): the outcome is worded, logged and told once (`reporting.report`), and becomes an update of
+5. **Settle** (`settle`): the outcome is worded, logged and reported once (`reporting.report`), and becomes an update of
    state with the message that carries the text.
 
 The tools `load_skill` and `unload_skill` are at the end of this module. They answer in a `ToolMessage`, where the model
@@ -129,7 +129,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """A skill that somebody wants loaded: the one request of a load."""
+    """A skill to load, as the model, the user, an extension or the middleware asks for it."""
 
     entry: SkillEntry
     arguments: str = ""
@@ -235,10 +235,10 @@ async def _make_bundles(requests: Sequence[LoadRequest], run: Run) -> list[Bundl
     await find_view(run)
     by_name = {request.entry.name: request for request in requests}
     bundles = {name: make_bundle(request, run, run.thread.standing.loaded) for name, request in by_name.items()}
-    wished = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
+    asked = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
     return [
         replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
-        for bundle in (bundles[name] for name in dict.fromkeys(wished))
+        for bundle in (bundles[name] for name in dict.fromkeys(asked))
     ]
 
 
@@ -436,15 +436,15 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
     if not names:
         return {}
     thread = run.thread
-    # Of a skill whose text was lost the model was told then; only its limits end now.
-    told = [name for name in names if name in thread.standing.loaded]
-    if not told:
+    # The model read of a lost text when it was lost; only the limits of its skill end now.
+    present = [name for name in names if name in thread.standing.loaded]
+    if not present:
         return unload_update(names)
-    for name in told:
+    for name in present:
         logger.info("Unloaded skill %r: it is no longer available", name)
         report_unload(name, "gone", run)
     anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
-    text = note or gone_notice(told)
+    text = note or gone_notice(present)
     noted = note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
     return merged(unload_update(names), noted)
 
@@ -493,7 +493,7 @@ async def prepare_in_turn(
         result = await prepare([distinct[key] for key in mine], run)
         for key, future in mine.items():
             future.set_result(result[key])
-    # Even when this call is cancelled or interrupted: the others must not wait for a reading that nobody delivers.
+    # Even when this call is cancelled or interrupted: the others must not wait for a reading that never comes.
     finally:
         _abandon(mine.values())
     others = {key: future for key, (future, is_mine) in claims.items() if not is_mine}
@@ -517,7 +517,7 @@ def _is_worth_another_try(prepared: Prepared) -> bool:
 
 
 def _abandon(futures: Any) -> None:  # noqa: ANN401 - futures of readings
-    """Let nobody wait for what was not delivered; whoever waits reads for itself."""
+    """End the waiting for what was not delivered; the calls that wait read for themselves."""
     for future in futures:
         if not future.done():
             future.set_exception(LookupError("the call that was to read this ended before"))
@@ -544,7 +544,7 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
         shell or (parent(entry.path) if entry.has_directory else "."),
         str((run.runtime.config.get("configurable") or {}).get("thread_id") or ""),
     )
-    # A large file is not filled in on the event loop: whoever may send messages can claim loads of it.
+    # A large file is not filled in on the event loop: a user can send messages that claim loads of it.
     size = (len(text) + len(arguments)) // 64
     filled = await in_worker(
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
@@ -737,7 +737,7 @@ def _compare_with_turn(outcome: outcomes.AlreadyLoaded, prepared: Prepared, turn
     gone = {unload.name for unload in unloads if isinstance(unload, outcomes.Unloaded)}
     if name in before.loaded and name not in gone:
         return replace(outcome, crowded=outcome.crowded or run.thread.is_left_out(name))
-    # Loaded by a sibling, as far as we know, but the file could not be read here: nobody can promise that the text is
+    # Loaded by a sibling, as far as we know, but the file could not be read here, so it is unknown whether the text is
     # there.
     if outcome.unchecked:
         return outcomes.Unreadable(prepared.entry, outcome.unchecked)

@@ -58,10 +58,9 @@ from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
 from deepskills._middleware.extra_tools import check_names, make_extra_tool
 from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
-from deepskills._middleware.nesting import handing_over, is_own_graph
+from deepskills._middleware.nesting import hand_over, is_own_graph
 from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
-    PreparedCall,
     open_call,
     prepare_call,
     section_in_use,
@@ -255,18 +254,14 @@ class Services:
         text once and no unloaded skill's. `model` is the chat model that they go to, which decides what `"auto"` means.
         """
         run = Run(self._settings, state, runtime)
-        run.model = facts_of(model, run.thread)
-        plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(run.perform(plan), run, model)
+        return run.perform(_prepare_messages(run, self._section, model))
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object, model: object = None
     ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         run = Run(self._settings, state, runtime)
-        run.model = facts_of(model, run.thread)
-        plan = prepare_call(state["messages"], run, self._section)
-        return _for_own_graph(await run.aperform(plan), run, model)
+        return await run.aperform(_prepare_messages(run, self._section, model))
 
     def send_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
         """Tell, in a graph of your own, whether the model's answer must not end its turn yet, with the state update.
@@ -321,7 +316,7 @@ class Services:
         # Only a catalog that this process made itself; state alone proves nothing.
         if catalog is None:
             return None
-        # The fixed rules are known without asking anybody; a function or an extension is asked by `run_for`.
+        # The fixed rules are known without a call; a function or an extension is asked by `run_for`.
         run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
         run.tool_origins = disclosed(state)
         return run
@@ -336,7 +331,11 @@ def _remember(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedM
     return ExtendedModelResponse(model_response=response.model_response, command=Command(update=update))
 
 
-def _for_own_graph(prepared: PreparedCall, run: Run, model: object) -> tuple[list[AnyMessage], dict[str, Any]]:
+async def _prepare_messages(
+    run: Run, section: Section | None, model: object
+) -> tuple[list[AnyMessage], dict[str, Any]]:
+    run.model = facts_of(model, run.thread)
+    prepared = await prepare_call(run.state["messages"], run, section)
     composed = prepared.composed
     tell_composed(composed, run)
     facts = run.model.update_from(run.thread.model)
@@ -685,7 +684,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = run.perform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], run):
+        with hand_over(request.tool_call["name"], run):
             result = handler(opened.request)
         return run.perform(opened.reviewed(result))
 
@@ -699,7 +698,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         opened = await run.aperform(open_tool_call(request, run, self._tool_source))
         if not isinstance(opened, ToolCall):
             return opened
-        with handing_over(request.tool_call["name"], run):
+        with hand_over(request.tool_call["name"], run):
             result = await handler(opened.request)
         return await run.aperform(opened.reviewed(result))
 

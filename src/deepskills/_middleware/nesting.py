@@ -1,30 +1,29 @@
 """An agent inside another graph's run: whether it takes slash commands, and what a parent's tool call passes on.
 
 A node of an outer graph may hand the user's message on, or write one that a model made up, and a tool call's arguments
-are always a model's words. Nobody can tell these apart from inside, so an agent takes slash commands only where it runs
+are always a model's words. These cannot be told apart from inside, so an agent takes slash commands only where it runs
 by itself, unless the application says that its input is a user's (`slash_commands="always"`).
 
 A fork starts with its parent's messages, or a summary of them, and without its parent's private state. What the parent
-has loaded passes to it in this process, never by input or marks, which anybody could write.
+has loaded passes to it in this process, never by input or marks, which any client could write.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 
 from langchain_core.runnables import RunnableConfig
 
 from deepskills._io.backends import CallInProgress, call_in_progress
 from deepskills._middleware.extension import LoadedSkill
-from deepskills._middleware.run import Limits, Run, limits_above, place_of
+from deepskills._middleware.run import OuterCall, Run, outer_call, place_of
 from deepskills._middleware.state import Thread, current_config
 from deepskills._middleware.visibility import unseen_names
 from deepskills._middleware.workarounds import has_outer_metadata
 
 
 def is_own_graph() -> bool:
-    """Whether `before_agent` is called by a node of somebody's own graph, not by the one that an agent has for it."""
+    """Whether `before_agent` is called by a node of a graph of one's own, not by the one that an agent has for it."""
     node = (current_config().get("metadata") or {}).get("langgraph_node")
     return isinstance(node, str) and not node.endswith(".before_agent")
 
@@ -36,33 +35,19 @@ _SUB_AGENT = "subagent"
 """What deepagents calls an agent that its `task` tool has started, in the configuration of its run."""
 
 
-class _Parent:
-    """What a parent has loaded; the first sub-agent that starts may take it."""
-
-    def __init__(self, thread: Thread, *, passes_on: bool) -> None:
-        self.thread: Thread | None = thread
-        self.passes_on = passes_on
-        """Whether a sub-agent that does not continue the conversation takes it as well."""
-
-
-_parent: ContextVar[_Parent | None] = ContextVar("deepskills_parent", default=None)
-_in_tool_call: ContextVar[bool] = ContextVar("deepskills_in_tool_call", default=False)
-
-
 @contextmanager
-def handing_over(tool_name: str, run: Run) -> Iterator[None]:
+def hand_over(tool_name: str, run: Run) -> Iterator[None]:
     """Let a sub-agent that starts inside, and backends, know what this agent has loaded."""
-    inside = _in_tool_call.set(True)
-    passes_on = run.settings.subagent_inherit == "inherit"
-    # `None` for every other tool: an agent that such a tool starts must not find what an outer `task` call left here.
-    parent = _parent.set(_Parent(run.thread, passes_on=passes_on) if tool_name == TASK_TOOL else None)
+    outer = outer_call.get() or OuterCall()
+    # Only `task`: an agent that another tool starts must not find what an outer `task` call left here.
+    heirs = [(run.thread, run.settings.subagent_inherit == "inherit")] if tool_name == TASK_TOOL else []
+    # Known only if an extension judges calls; without one there is nothing that could forbid.
+    own = OuterCall(place_of(run.runtime), _find_limits(run), run.brought) if run.view is not None else outer
+    inside = outer_call.set(replace(own, heirs=heirs))
     standing = run.thread.standing
     # Backends that serve skills read a file only while its skill is loaded; this is how they know.
     served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
-    # Known only if an extension judges calls; without one there is nothing that could forbid.
-    passed_on = Limits(place_of(run.runtime), _limits(run), run.brought) if run.view is not None else None
-    limits = limits_above.set(passed_on) if passed_on is not None else None
     call = call_in_progress.set(
         CallInProgress(
             run.runtime,
@@ -76,13 +61,10 @@ def handing_over(tool_name: str, run: Run) -> Iterator[None]:
         yield
     finally:
         call_in_progress.reset(call)
-        if limits is not None:
-            limits_above.reset(limits)
-        _parent.reset(parent)
-        _in_tool_call.reset(inside)
+        outer_call.reset(inside)
 
 
-def _limits(run: Run) -> tuple[LoadedSkill, ...]:
+def _find_limits(run: Run) -> tuple[LoadedSkill, ...]:
     """Return what is in use here, before this turn or by now, as an agent that this call starts inherits it."""
     found = {id(skill): skill for skill in (*run.use.skills, *run.loaded)}
     return tuple(
@@ -101,7 +83,7 @@ def _is_nested(config: RunnableConfig) -> bool:
     Nothing tells it of a graph of one's own that is called on the very thread of the graph around it.
     """
     own, metadata = config.get("configurable") or {}, config.get("metadata") or {}
-    if _in_tool_call.get() or own.get("ls_agent_type") == _SUB_AGENT:
+    if outer_call.get() is not None or own.get("ls_agent_type") == _SUB_AGENT:
         return True
     # LangGraph joins the levels of nested graphs by "|".
     if "|" in str(metadata.get("langgraph_checkpoint_ns") or ""):
@@ -113,14 +95,11 @@ def _is_nested(config: RunnableConfig) -> bool:
     return bool(thread and outer_thread) and str(thread) != str(outer_thread)
 
 
-def taken_over() -> tuple[Thread | None, bool]:
+def take_over() -> tuple[Thread | None, bool]:
     """Return the thread of the parent that started this one by `task`, and whether its skills are passed on to all."""
-    parent = _parent.get()
-    if parent is None:
-        return None, False
+    outer = outer_call.get()
     # Taken once: the sub-agent's own tool calls run in this context too, and must not find it again.
-    found, parent.thread = parent.thread, None
-    return found, parent.passes_on
+    return outer.heirs.pop() if outer is not None and outer.heirs else (None, False)
 
 
 def is_continued(thread: Thread) -> bool:

@@ -6,17 +6,17 @@ policies, hooks, models, forks and scripts. The rules:
 - A **limit** of a loaded skill (what it forbids, its hooks, its lock) holds from the load until a lawful unload:
   `unload_skill`, an application's `{"unload": [...]}`, a successful listing that no longer has the skill, or a
   visibility that says "off". A judgement that fails lifts nothing. It only *withholds* the skill's text from the
-  request at hand, because nobody can tell whether this user may read it. A text that cannot be recovered lifts nothing
+  request at hand, because it is unknown whether this user may read it. A text that cannot be recovered lifts nothing
   either: the skill is no longer loaded, and its record stays for its limits.
 - A **grant** (own tools, calls without approval, a model) needs all of: a load record, whose digest this process has
   read, and a skill that is visible now. A skill that the user started counts as visible. An extension may withhold
-  powers from a skill (`SkillExtension.withholds`); then its entry here no longer asks for them, so nobody can give
-  them by mistake.
+  powers from a skill (`SkillExtension.withholds`); then its entry here no longer asks for them, so they cannot be
+  given by mistake.
 - What a skill says is taken from the very file that was loaded, known by its digest. Where this process has not read
-  that file, the skill is in use, its entry is not `is_read`, and nobody can tell what it forbids: policies refuse.
-- Messages prove nothing, whoever wrote them.
+  that file, the skill is in use, its entry is not `is_read`, and what it forbids is unknown: policies refuse.
+- Messages prove nothing.
 - Limits travel and grants do not: in an agent that a tool call starts (a sub-agent, a fork), the limits of what is in
-  use in the calling agent hold as well (`limits_above`).
+  use in the calling agent hold as well (`outer_call`).
 
 Hooks of a resumed run come here too, without the start of a run before them, so nothing may rest on that start.
 """
@@ -68,7 +68,7 @@ _POWER_KEYS = {"tools": ("allowed-tools",), "hooks": ("hooks",), "model": ("mode
 
 
 @dataclass(frozen=True)
-class Limits:
+class OuterCall:
     """What a tool call passes on to agents that it starts, and what comes back from them."""
 
     place: str = ""
@@ -80,9 +80,12 @@ class Limits:
     brought: dict[str, LoadedSkill] = field(default_factory=dict)
     """What was in use in the agents that it started, by path: their answers may be what these skills said."""
 
+    heirs: list[tuple[Thread, bool]] = field(default_factory=list)
+    """What the first sub-agent that starts may take: its parent's thread, and whether it takes that in any case."""
 
-limits_above: ContextVar[Limits | None] = ContextVar("deepskills_limits", default=None)
-"""The limits of the tool call that this code runs in."""
+
+outer_call: ContextVar[OuterCall | None] = ContextVar("deepskills_outer_call", default=None)
+"""The tool call that this code runs in."""
 
 
 def place_of(runtime: ToolRuntime[Any, Any]) -> str:
@@ -112,7 +115,7 @@ class VisibleCatalog:
     """Skills whose files are broken and that are not simply visible, by their directories' names."""
 
     shows_absent: Callable[[str], bool] = field(default=lambda _name: False)
-    """Tells whether a skill of a name that is not in the catalog would be visible; not if nobody can tell."""
+    """Tells whether a skill of a name that is not in the catalog would be visible; not if that is unknown."""
 
     judges: Mapping[str, str] = field(default_factory=dict)
     """Who hid a skill in this run: an extension's name, or nothing for the operator's function. Not for fixed rules."""
@@ -189,8 +192,8 @@ class VisibleCatalog:
     async def not_found(self, asked: str) -> Broken | Unknown:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
         size, broken_hidden = len(self.catalog.entries), self.broken_hidden
-        told = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
-        return await in_worker(lambda: not_found([e.name for e in self.visible], told, asked), size)
+        shown = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
+        return await in_worker(lambda: not_found([e.name for e in self.visible], shown, asked), size)
 
 
 def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's
@@ -237,13 +240,13 @@ class Run:
         self.skill_tools: frozenset[str] = frozenset()
         """Names of the tools that skills in use bring, as far as they are known."""
         self.tool_origins: Mapping[str, str] = {}
-        """Tools that are some skill's own, with the name by which it includes them; empty if nobody knows."""
+        """Tools that are some skill's own, with the name by which it includes them; empty if that is unknown."""
         self.view: VisibleCatalog | None = None
         """The skills of this run, once they were looked up."""
         self.agent_tools: frozenset[str] | None = None
-        """Those of the agent's tools that the section speaks of, if a model request told."""
+        """Those of the agent's tools that the section speaks of; known from a model request."""
         self.workspace: object | None = None
-        """The backend of the agent's file tools, if a model request told."""
+        """The backend of the agent's file tools; known from a model request."""
         self.model = self.thread.model
         """The model that requests go to: that of the latest one, until this call knows its own."""
 
@@ -345,7 +348,7 @@ class Run:
     def use(self) -> "Use":
         """Which skills are in use; the skills of this run must have been looked up before."""
         use = _find_use(self)
-        above = limits_above.get()
+        above = outer_call.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
             above.brought.update({skill.entry.path: skill for skill in use.skills})
@@ -450,7 +453,7 @@ def _find_use(run: Run) -> Use:
         if current is None and found is not None and is_gone(record, found):
             leaving[name] = "gone"
             continue
-        # Turned off by somebody's decision. A judgement that failed is not a decision: it withholds and lifts nothing.
+        # Turned off by a decision. A judgement that failed is not one: it withholds and lifts nothing.
         if view.hidden.get(name) == "off" and name not in view.unjudged:
             leaving[name] = "off"
             continue
@@ -458,7 +461,7 @@ def _find_use(run: Run) -> Use:
         if current is None and not is_lost and not _is_judged(name, record, run):
             withheld.add(name)
         entry = _find_loaded(name, record, current, run.settings.memory.readings)
-        # Nobody reloads a lost skill whose file changed, as loaded ones are: the file of today says what it forbids.
+        # A lost skill whose file changed is not reloaded, as loaded ones are: the file of today says what it forbids.
         if is_lost and not entry.is_read and current is not None:
             entry = current
         is_visible = current is not None and (view.is_shown(current) or is_started_by_user(record))

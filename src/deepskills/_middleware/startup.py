@@ -22,7 +22,7 @@ from deepskills._loading.budget import record_of
 from deepskills._middleware.commands import command_word, first_line
 from deepskills._middleware.extension_calls import call_extensions
 from deepskills._middleware.loading import Key, LoadRequest, load, prepare, take_away
-from deepskills._middleware.nesting import is_continued, taken_over, takes_slash_commands
+from deepskills._middleware.nesting import is_continued, take_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
 from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
 from deepskills._middleware.state import (
@@ -69,7 +69,7 @@ class _Claim:
 
 async def adopt_loads(run: Run) -> dict[str, Any]:
     """Return what is loaded on a thread that starts: what its parent hands over, or what its messages prove."""
-    parent, passes_on = taken_over()
+    parent, passes_on = take_over()
     # A fork's messages hold the texts already, and only the records are missing. Any other sub-agent has to load them.
     if parent is not None and is_continued(run.thread):
         return _inherit(parent, run.known_view)
@@ -108,7 +108,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
 def _choose_claimed(claims: Sequence[_Claim], run: Run) -> list[LoadRequest]:
     """Return the loads that claims may be about, by what costs nothing to compare; the newest come first.
 
-    Whoever sends messages can claim whatever they like, and each load costs a file, a text and its size.
+    A user can send messages with any claims, and each load costs a file, a text and its size.
     """
     requests: dict[Key, LoadRequest] = {}
     room = MAX_CLAIMED_ARGUMENTS
@@ -195,11 +195,11 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 def current_catalog(run: Run) -> Catalog | None:
     """Return the thread's catalog if it can be used as it is, save for what failed, else `None`."""
     settings = run.settings
-    # Whoever resumes the thread may be another user.
+    # Another user may resume the thread.
     if settings.varies_by_run:
         return None
     catalog = settings.memory.catalogs.believed(run.thread.catalog)
-    # A copy that differs is a caller's wish to look again, and so is `None`.
+    # By a copy that differs a caller asks to look again, and so by `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
     return catalog if catalog.is_of(settings.fixed_sources or ()) else None

@@ -1,8 +1,8 @@
 """The graph state that skills live in: its keys, how updates are merged, how it is read and how it is written.
 
-Whoever may send `Command(update=...)` or `update_state` can write any key here, private ones included. So state is read
-with suspicion, by one pydantic type for each part: a part of the wrong shape is set aside with a problem, and what
-remains is used. Nothing outside this module looks at a private key itself.
+An application may write any key here by `Command(update=...)` or `update_state`, private ones included. So each part of
+state is checked by one pydantic type: a part of the wrong shape is set aside with a problem, and what remains is used.
+Nothing outside this module looks at a private key itself.
 
 `skills_context` is the one private key beside those that `docs/reference/events.md` promises. Its sections:
 
@@ -98,7 +98,7 @@ def _join_names(before: object, update: object) -> dict[str, list[str]]:
 
 
 def _read_names(update: object) -> dict[str, list[str]]:
-    """Return what an update of `skills_loaded` unloads and then loads; whatever else a caller wrote is set aside."""
+    """Return what an update of `skills_loaded` unloads and then loads; anything else is set aside."""
     given = update if isinstance(update, Mapping) else {"load": update}
     names: dict[str, list[str]] = {}
     for key in ("unload", "load"):
@@ -172,7 +172,7 @@ def _mapping(value: object) -> Mapping[Any, Any]:
 def merge_pins(
     current: list[str | PinnedSkill] | None, update: Sequence[str | PinnedSkill] | None
 ) -> list[str | PinnedSkill]:
-    """Add up the skills to pin that were named in one step; whatever is not a list pins nothing.
+    """Add up the skills to pin that were named in one step; what is not a list pins nothing.
 
     No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
@@ -180,18 +180,14 @@ def merge_pins(
     return [*_list(current), *(_short_pin(pin) for pin in _list(update))]
 
 
-def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - whatever a caller gave
+def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - a caller may give anything
     """Return a pin that takes no more room than the longest name does; arguments stay as they are."""
-    if isinstance(pin, Mapping):
-        kept = {key: pin[key] for key in ("name", "arguments", "not_a_list") if key in pin}
-        is_plain = isinstance(kept.get("arguments"), str | int | float)
-        return {
-            **({"name": _short_pin(kept["name"])} if "name" in kept else {}),
-            **({"arguments": kept["arguments"]} if is_plain else {}),
-            **({"not_a_list": _short_pin(kept["not_a_list"])} if "not_a_list" in kept else {}),
-        }
-    # Cut here, in the reducer: whatever a caller sends is copied into every checkpoint until it is used.
-    return pin if isinstance(pin, int | float | None) else str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
+    # Cut here, in the reducer: what a caller sends is copied into every checkpoint until it is used.
+    if not isinstance(pin, Mapping):
+        return str(pin)[: MAX_SHOWN_NAME_LENGTH + 1]
+    short = {key: str(pin[key])[: MAX_SHOWN_NAME_LENGTH + 1] for key in ("name", "not_a_list") if key in pin}
+    arguments = pin.get("arguments")
+    return {**short, "arguments": arguments} if isinstance(arguments, str | int | float) else short
 
 
 def _list(value: object) -> list[Any]:
@@ -347,7 +343,7 @@ class Trace(TypedDict):
 
 
 class HiddenTrace(TypedDict):
-    """How a skill was hidden from a run, and by whom."""
+    """How a skill was hidden from a run, and which rule or extension hid it."""
 
     how: str
     by: NotRequired[str]
@@ -434,7 +430,7 @@ class Thread:
     resources: dict[str, list[ResourceMetadata]]
     context: dict[str, dict[str, Any]]
     catalog: object
-    """The catalog as state has it, whoever wrote it."""
+    """The catalog as state has it, not checked yet."""
 
     unbacked: list[str] = field(default_factory=list)
     """Names that state calls loaded without a load of ours: an application wrote them, or a record was corrupted."""
@@ -544,7 +540,7 @@ def _read_standing(
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         malformed.append("skills_loaded")
         names = ()
-    # A name without a record has cost, path and digest that nobody knows, so it is not loaded for us.
+    # The cost, path and digest of a name without a record are unknown, so it does not count as loaded.
     records, texts = context.get("records", {}), context.get("texts", {})
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
     standing = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
@@ -652,7 +648,7 @@ def mark_of(message: object) -> Mark | None:
         return None
     try:
         return _MARK.validate_python(given)
-    # Marks come from anybody who can send messages, nested as deep as they like.
+    # Users and clients can send messages with marks, nested as deep as they like.
     except (ValidationError, RecursionError):
         return None
 
@@ -671,7 +667,7 @@ _SKILL_MESSAGE = "skill-"
 
 
 # A message that brought several skills in: a load with what it requires answers one call, so its texts share a message.
-# Each of them is unloaded, lost and put back on its own, so whoever composes requests sees each as a message of its
+# Each of them is unloaded, lost and put back on its own, so requests are composed as if each were a message of its
 # own: the last part has the message's id, the parts before it that id with `#` and a number.
 
 _PART = "#"
@@ -686,7 +682,7 @@ def parts_of(message: AnyMessage, count: int, *, is_lost: bool) -> list[AnyMessa
     """Return the texts of a message as messages of their own; of a message that lost its text each has lost it."""
     texts = str(message.text).split(NEXT_TEXT)
     if len(texts) != count:
-        # Others changed it so that nobody can tell the parts apart: all of it counts as the last one's.
+        # Another middleware changed it so that the parts cannot be told apart: all of it counts as the last one's.
         texts = [str(message.text) if is_lost or place == count - 1 else "" for place in range(count)]
     ids = [*(f"{message.id}{_PART}{place}" for place in range(count - 1)), message.id]
     return [message.model_copy(update={"id": own, "content": text}) for own, text in zip(ids, texts, strict=True)]
@@ -811,7 +807,7 @@ def lost_update(names: Iterable[str], standing: LoadedSkills) -> dict[str, Any]:
     """Return the update that takes skills away whose text could not be recovered; records stay for their limits."""
     kept: dict[str, Any] = {}
     for name in names:
-        # Without its message: whatever becomes of that one, no text of this skill goes back into it.
+        # Without its message, so that no text of this skill goes back into that one.
         record = {key: value for key, value in standing.records[name].items() if key != "message"}
         kept[name] = {**record, "lost": True}
     return merged(unload_update(kept), {"skills_context": {"records": kept}})

@@ -16,14 +16,14 @@ agree without talking to each other: the outcome is as if they had run one after
 Five things can break the agreement, and each has its rule:
 
 * *A file cannot be read here, but perhaps in the call it belongs to* (an outage that ends in between). Its size is
-  unknown, so the load is assumed to be granted and to take all the room that is left (`Assumed`). A later call may be
+  unknown, so the load is assumed to be granted and to take all the room that is left (`ASSUMED`). A later call may be
   refused although a serial run would have granted it; the budget is never overrun. A file that does not exist is not
   assumed to appear.
 * *An unload before us gives room and then does not happen*, because a human rejected it or another middleware
   answered it. A load that needs that room says so in its record (`Loaded.relies_on`), and the next step takes it back
   if the other skill is still loaded and there is no room for both (`loads_to_undo`, newest first).
 * *A load brings along what it requires* (`load_requires=True`). It is one decision, all or none (`decide_together`),
-  and whoever plays it through needs the sizes of all of it.
+  and playing it through takes the sizes of all of it.
 * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
   with `by_sibling`, since the text is in another answer of the same turn.
 * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what
@@ -44,7 +44,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills._io.plan import is_missing_error
 from deepskills._loading.budget import (
-    Assumed,
+    ASSUMED,
     Budgets,
     Loaded,
     LoadedSkills,
@@ -112,7 +112,7 @@ def turn_of(state: Mapping[str, Any], call_id: str | None, name: str, args: Mapp
 
 
 def _edits(value: object) -> dict[str, Any]:
-    """Return the calls that a human edited, by id; what is not a call, whoever wrote it, is set aside."""
+    """Return the calls that a human edited, by id; what is not a call is set aside."""
     items = value if isinstance(value, Mapping) else {}
     return {
         call_id: call
@@ -169,7 +169,7 @@ def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, bud
             outcome: Outcome = decide_unload(call, standing)
             if isinstance(outcome, Unloaded):
                 standing = outcome.standing
-                # What this very turn had loaded gives back only its own room, so nobody can rely on it.
+                # What this very turn had loaded gives back only its own room, so no other load relies on it.
                 unloaded += [outcome.name] if outcome.name in before else []
             continue
         ready, required = call
@@ -190,7 +190,7 @@ def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, bud
 
 
 def _assume(prepared: Prepared, tokens: int) -> LoadRecord:
-    return LoadRecord(path=prepared.entry.path, digest=Assumed.DIGEST, tokens=tokens)
+    return LoadRecord(path=prepared.entry.path, digest=ASSUMED, tokens=tokens)
 
 
 def _may_be_granted(outcome: Outcome) -> bool:

@@ -20,7 +20,7 @@ MAX_FRAMES = 4
 def conflict_in_deep_agent(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type) -> str | None:
     """Return what is wrong with the call of `create_deep_agent` that asks for a middleware's name right now.
 
-    Empty if nothing is wrong; `None` if somebody else asks. `kind` is the class whose instances exclude each other.
+    Empty if nothing is wrong; `None` if another function asks. `kind` is the class whose instances exclude each other.
 
     Reason: deepagents replaces middleware by name. Of two it keeps the last, and it drops what `skills=` would have
     made, both without a word; nothing of either is left when the first hook runs. So the arguments are read from the
