@@ -498,7 +498,7 @@ async def ask(method: str, run: SkillRun, *given: Any) -> Any:  # noqa: ANN401
     reply = await Attempt(Ask(lambda: run.call(method, *given)))
     if not isinstance(reply, Failed) and isinstance(reply, _GIVES.get(method, (object,))):
         return reply
-    return fail(run, method, reply.reason if isinstance(reply, Failed) else unusable(reply))
+    return fail(run, method, reply.reason if isinstance(reply, Failed) else describe_unusable(reply))
 
 
 def fail(run: SkillRun, method: str, reason: str) -> Failed:
@@ -509,7 +509,7 @@ def fail(run: SkillRun, method: str, reason: str) -> Failed:
     return Failed(f"the extension {run.name} failed: {reason}")
 
 
-def unusable(value: object) -> str:
+def describe_unusable(value: object) -> str:
     """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
     if inspect.iscoroutine(value):
         # Closed, or Python warns that it was never awaited.

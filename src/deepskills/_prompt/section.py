@@ -416,7 +416,7 @@ class SectionInput:
         return [source for source in self.places if source.path not in closed]
 
 
-def tools_spoken_of(names: Iterable[str | None]) -> frozenset[str]:
+def select_spoken_tools(names: Iterable[str | None]) -> frozenset[str]:
     """Return those of an agent's tools that the section depends on, so that no other changes it."""
     return frozenset({READ_TOOL, ASSET_TOOL, WRITE_TOOL}.intersection(names))
 
