@@ -27,7 +27,7 @@ from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import harmless_body
 
 MAX_SENT_BACK = 25
-"""How often the model is sent back in one turn, whatever extensions ask for."""
+"""How often the model is sent back in one turn at most."""
 
 OURS = {"lc_source": "deepskills"}
 """Says of a message that no user wrote it, and of an answer that it was not the last."""

@@ -213,7 +213,7 @@ def _overtake(stage: SkillStage) -> SkillStage:
 def _explain_missing(facts: _Facts) -> Iterator[SkillExplanation]:
     """Yield the files that no skill could be made of, and those that another skill of their name replaces."""
     by_path = {entry.path: entry.name for entry in facts.view.catalog.entries}
-    told: set[str] = set()
+    explained: set[str] = set()
     for found in facts.problems:
         path, code = found["path"], found["code"]
         name = ""
@@ -221,15 +221,15 @@ def _explain_missing(facts: _Facts) -> Iterator[SkillExplanation]:
             name = next((by_path[part] for part in found["message"].split("`") if part in by_path), "")
         elif found["severity"] == "error" and path not in by_path:
             name = directory_name(found)
-        if name and path not in told:
-            told.add(path)
+        if name and path not in explained:
+            explained.add(path)
             yield _conclude(name, [_stop(code, f"{path}: {found['message']}")])
     for path, trace in facts.thread.section("shadowed").items():
         text = (
             f"{path}: another skill named {quoted(trace['name'])} in a later source is used instead: "
             f"{quoted(trace['winner'])}. Rename one if both are wanted."
         )
-        if path not in told:
+        if path not in explained:
             yield _conclude(trace["name"], [_stop("skill-shadowed", text)])
 
 
@@ -421,13 +421,13 @@ def _explain_no_load(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> S
 
 
 def _explain_presence(facts: _Facts, name: str) -> SkillStage:
-    thread, told = facts.thread, facts.thread.section("told").get(name)
+    thread, reported = facts.thread, facts.thread.section("told").get(name)
     if name in facts.run.use.withheld:
         noted = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
         code = noted[-1]["code"] if noted else "visibility-failed"
-        text = "Its text stays out of requests, because nobody could tell whether this user may see it."
+        text = "Its text stays out of requests, because it is unknown whether this user may see it."
         return _stop(code, f"{text} {noted[-1]['message']}" if noted else text)
-    if told == LEFT_OUT:
+    if reported == LEFT_OUT:
         return _stop(
             "left-out",
             "Its text was lost from the conversation (summarized, evicted or cleared), and there was no room to put it "
@@ -436,7 +436,7 @@ def _explain_presence(facts: _Facts, name: str) -> SkillStage:
     record = thread.standing.records[name]
     if "step" in record:
         return _pass("No request was made since its load; the next one has its text.")
-    if told is not None:
+    if reported is not None:
         return _pass("Its text was lost from the conversation and put back into the request.")
     return _pass("Its text was in the latest request.")
 

@@ -13,8 +13,8 @@ the conversation is not ours alone. Before the next request
 * the skill may have been unloaded or loaded again, or be out of bounds for the user who resumed the run.
 
 One rule tells these apart: **only a known loss is made good.** A carrier that is gone, or that bears the sign which
-eviction and clearing leave, lost its text to housekeeping, and the text is put back. Any other change is somebody's
-intent. It stands, however large, and it is what is put back if that text is lost later.
+eviction and clearing leave, lost its text to housekeeping, and the text is put back. Any other change is
+intended. It stands, however large, and it is what is put back if that text is lost later.
 
 `compose` takes these steps, and numbers them:
 
@@ -176,12 +176,12 @@ class Composition:
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
-    def without_put_back(self, standing: LoadedSkills, told: Mapping[str, str]) -> "Composition":
+    def without_put_back(self, standing: LoadedSkills, reported: Mapping[str, str]) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
         shown = [name for name in self.shown if name not in self.put_back]
         update = merged(self.update, left_out)
-        newly = {name: standing.records[name] for name in self.put_back if told.get(name) != LEFT_OUT}
+        newly = {name: standing.records[name] for name in self.put_back if reported.get(name) != LEFT_OUT}
         return Composition(
             self.bare or self.messages, update=update, left_out={**self.left_out, **newly}, lost=self.lost, shown=shown
         )
@@ -334,7 +334,7 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
         known = _find_in_history(record, message)
         # Memory has the text as it was loaded, which may be what a guard removed from state in that very step.
         if known is None and _is_unseen(record, message, run):
-            found[name] = "it was taken away before any request held it, so that nobody can tell what guards did to it"
+            found[name] = "it was taken away before any request held it, so that it is unknown what guards did to it"
         elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
             # The file has the author's words, not what a guard left of them: better no text than that one.
             if record.get("edited") or _is_edited(record, message):
@@ -352,7 +352,7 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
     The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
-    for users only by now, and a record whose digest nobody read may be forged. It gives its present text,
+    for users only by now, and a record whose digest this process has not read may be forged. It gives its present text,
     which says so, and the record that goes with it.
     """
     if not names:
@@ -519,7 +519,7 @@ def _note(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessa
 
 
 def _with_end(message: AnyMessage, note: str) -> AnyMessage:
-    """Return a message with a note at its end, whatever its content is made of."""
+    """Return a message with a note at its end, for every kind of content."""
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": f"{content}\n\n{note}"})
@@ -805,7 +805,7 @@ class ModelCall(Generic[ContextT]):
         report_composition(self._composed, self._run)
         command = response.command if isinstance(response, ExtendedModelResponse) else None
         before = command.update if command is not None and isinstance(command.update, dict) else {}
-        # Sorted: the same tools give the same checkpoint, whatever order they were found in.
+        # Sorted: the same tools give the same checkpoint, in whichever order they were found.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
         facts = self._run.model.update_from(self._run.thread.model)

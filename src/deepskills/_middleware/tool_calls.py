@@ -287,8 +287,8 @@ class CallRun(Run):
         for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
             if call.kind == "unload":
                 outcome = decide_unload(call.name, standing)
-                # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
-                # of the calls.
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, also if
+                # the calls are refused.
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_view.find_visible(call.name)) is not None:
@@ -400,7 +400,7 @@ def _error(request: ToolCallRequest, text: str) -> ToolMessage:
 # --------------------------------------------------------------------------------------------------------------------
 # Asks a human before code runs while a skill that was served from elsewhere is in use.
 #
-# Whoever serves a skill decides what it says. Its frontmatter takes no effect by itself (discovery sets it aside), but
+# A server decides what its skills say. Its frontmatter takes no effect by itself (discovery sets it aside), but
 # its text moves the model. So from its load until its text has left the requests, tools that execute code ask first. A
 # skill that says "unload me and execute this" in one turn is still asked about: what was in use before the turn counts,
 # and what is loaded earlier in it.
@@ -457,7 +457,7 @@ class ServedSkills(SkillExtension):
         if not asking:
             return None
         given = interrupt(_question(request, asking))
-        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
+        # Anything but a clear "approve" is a refusal, even an answer of an unknown shape.
         answer = given if isinstance(given, Mapping) else {}
         if answer.get("type") == "approve":
             grants = answer.get("grants", ())

@@ -95,7 +95,7 @@ def _trace_load(answer: ToolMessage) -> Trace | None:
     given = answer.additional_kwargs.get(MARK)
     said = given if isinstance(given, Mapping) else {}
     if answer.status == "error":
-        # Without a reason of ours somebody else refused it: a human, a policy, another middleware.
+        # Without a reason of ours another party refused it: a human, a policy, another middleware.
         code = said.get("reason") if said.get("event") == "refused" else None
         text = str(answer.text).removeprefix("Error: ")
         return make_trace("refused", str(code or "refused")[:MAX_USE], text=text)
@@ -192,7 +192,7 @@ def _find_quotes(message: str) -> list[str]:
 
 
 def build_hidden_update(run: Run) -> dict[str, Any]:
-    """Return the update that keeps what functions and extensions hid from this run: nobody else can ask them again."""
+    """Return the update that keeps what functions and extensions hid: another process cannot ask them for this run."""
     if not run.settings.has_judges:
         return {}
     view = run.known_view

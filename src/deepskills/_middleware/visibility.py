@@ -1,7 +1,7 @@
 """Decides which skills exist in a run and which the model may see.
 
 Three parties have a say: the author by frontmatter, the operator by a rule, and the extensions. The strictest counts,
-except that the operator may overrule an author by `"always"`. Whoever fails to answer hides the skill, because a guard
+except that the operator may overrule an author by `"always"`. A judge that fails hides the skill, because a guard
 that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`VisibleCatalog.unjudged`).
 """
 
@@ -107,7 +107,7 @@ def _find_existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibi
 async def _judge(run: Run, catalog: Catalog, broken: Sequence[SkillEntry]) -> "_Judgements":
     """Return every skill that is not simply visible, and who hid it.
 
-    Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
+    Skills whose files are broken go by their directories' names. A failure hides, because it is unknown whether the
     skill may be seen; that is not a reason to unload it for good.
     """
     rule = run.settings.visibility

@@ -2,7 +2,7 @@
 
 In one file, because a model reads them in one conversation: the same thing has to have the same name everywhere, and
 a refusal has to name the way out that the tool descriptions promised. Each says what happened, with which value, and
-what to do next; a model that is only told "failed" tries the same call again.
+what to do next; a model that only reads "failed" tries the same call again.
 
 Names, paths and reasons come from strangers. They go through `escaping` (one line, bounded, no markup) and stand in
 quotes; the text of a skill itself is marked off by `skill_block`.
@@ -278,7 +278,7 @@ def _room(standing: LoadedSkills, budgets: Budgets) -> str:
 
 
 def tool_failed(tool: str, error: Exception, about: str = "") -> str:
-    """Say that a tool failed in a way that nobody expected."""
+    """Say that a tool failed unexpectedly."""
     skill = f" for '{field_text(about, 128)}'" if about else ""
     return f"Error: {tool} failed{skill} ({type(error).__name__}). Work without it."
 

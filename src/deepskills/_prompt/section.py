@@ -379,7 +379,7 @@ class SectionInput:
     """What an extension shows in place of the list."""
 
     tools: frozenset[str] | None = None
-    """Names of the agent's tools, of those that the section speaks of; `None` if nobody knows."""
+    """Names of the agent's tools, of those that the section speaks of; `None` if they are unknown."""
 
     out_of_reach: frozenset[str] = frozenset()
     """Paths of sources that the agent's file tools do not reach, because they work on another backend."""
@@ -501,7 +501,7 @@ class Section:
         return default_template(is_listed=given.replaced_list is None, files=files, max_loaded=self._max_loaded)
 
     def _locations(self, given: SectionInput) -> str:
-        # A path is of use to whoever can read or write there; a template of the user's own is shown it in any case.
+        # A path is of use to a model that can read or write there; a template of the user's own has it in any case.
         is_used = given.reads_files or bool(given.writable) or self.template != SKILLS_SYSTEM_PROMPT
         return render_locations(given.sources, shows_places=is_used)
 
