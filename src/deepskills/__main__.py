@@ -6,7 +6,7 @@ NEEDED = frozenset({"click", "rich"})
 """What the extra `cli` installs."""
 
 MISSING_EXTRA = 'The deepskills command needs the extra "cli". Install it: pip install "deepskills[cli]"\n'
-"""What a user without the extra is told."""
+"""What a user without the extra reads."""
 
 
 INTERRUPTED = 130

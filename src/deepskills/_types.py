@@ -18,7 +18,7 @@ MAX_NAME_LENGTH = 64
 """Longest name the Agent Skills specification allows."""
 
 MAX_SHOWN_NAME_LENGTH = 128
-"""Longest name the reader hands on, whatever an author wrote."""
+"""Longest name the reader hands on."""
 
 MAX_DESCRIPTION_LENGTH = 1024
 """Longest description the Agent Skills specification allows."""
@@ -69,7 +69,7 @@ class OptionalSource:
 
 @dataclass(frozen=True)
 class NamespacedSource:
-    """A source whose skills are called `namespace:name`, such as a plugin's: they collide with nobody else's."""
+    """A source whose skills are called `namespace:name`, such as a plugin's: they collide with no others."""
 
     path: str
     namespace: str
@@ -105,7 +105,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 
 class SkillMetadata(TypedDict):
-    """What the model is told of a skill before it is loaded."""
+    """What the model reads of a skill before it is loaded."""
 
     path: str
     """Backend path of the `SKILL.md`."""
@@ -166,7 +166,7 @@ ORIGIN_KEY = "deepskills:origin"
 """The frontmatter key of an entry's origin; no file can set it, because no reader keeps such a key."""
 
 POWERS_KEY = "deepskills:powers"
-"""The frontmatter key of what a served skill asks for and nobody has granted."""
+"""The frontmatter key of what a served skill asks for and was not granted."""
 
 
 class SkillOrigin(TypedDict):
@@ -182,7 +182,7 @@ class SkillOrigin(TypedDict):
     """How it came, for people: `MCP`."""
 
     dynamic: bool
-    """Whether nobody can tell what is in it, so that no approval of it is remembered."""
+    """Whether it is unknown what is in it, so that no approval of it is remembered."""
 
 
 class LoadRecord(TypedDict):

@@ -145,8 +145,8 @@ def skills_state(
         given = _after(given, middleware.before_model({**given, "pinned_skills": [skill]}, runtime) or {})  # type: ignore[typeddict-item]
         name = skill["name"] if isinstance(skill, Mapping) else skill
         if name not in given["skills_loaded"]:
-            told = "; ".join(problem["message"] for problem in given.get("skills_problems", ()))
-            raise SkillsError(f"{name} could not be loaded. {told}")
+            reasons = "; ".join(problem["message"] for problem in given.get("skills_problems", ()))
+            raise SkillsError(f"{name} could not be loaded. {reasons}")
     return given
 
 

@@ -58,7 +58,7 @@ def _provider(model: object) -> str:
     if found is None:
         return ""
     try:
-        provider = found._get_ls_params().get("ls_provider")  # noqa: SLF001 - what tracers are told; there is no other way
+        provider = found._get_ls_params().get("ls_provider")  # noqa: SLF001 - what tracers get; there is no other way
     except Exception:  # noqa: BLE001 - a class of the user's own
         return ""
     return provider if isinstance(provider, str) else ""

@@ -27,7 +27,7 @@ from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import harmless_body
 
 MAX_SENT_BACK = 25
-"""How often the model is sent back in one turn, whatever extensions ask for."""
+"""How often the model is sent back in one turn at most."""
 
 OURS = {"lc_source": "deepskills"}
 """Says of a message that no user wrote it, and of an answer that it was not the last."""
@@ -38,7 +38,7 @@ def asks_at_end(extensions: Sequence[SkillExtension]) -> bool:
     return any(overrides(extension, "before_end") for extension in extensions)
 
 
-def with_ends(middleware: object, extensions: Sequence[SkillExtension]) -> None:
+def add_end_hooks(middleware: object, extensions: Sequence[SkillExtension]) -> None:
     """Give a middleware the hooks in which extensions act at the end of a turn or a run, where one does."""
     if any(overrides(extension, "at_end") for extension in extensions):
         give_hooks(middleware, _EndOfRun)
@@ -95,7 +95,7 @@ async def open_checks(run: Run) -> list[OpenCheck]:
     return found
 
 
-def newest_answer(run: Run) -> AIMessage | None:
+def find_newest_answer(run: Run) -> AIMessage | None:
     """Return the answer with which a model would end its turn in a graph of one's own."""
     newest = run.thread.given[-1] if run.thread.given else None
     return newest if isinstance(newest, AIMessage) and not newest.tool_calls else None

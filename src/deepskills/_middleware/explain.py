@@ -16,11 +16,11 @@ from typing import Any, Final
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
-from deepskills._middleware.request import section_input
+from deepskills._middleware.request import build_section_input
 from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of
 from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
-from deepskills._middleware.traces import MAX_TEXT, PARTIAL, calls_in, observe_turn, traces_in, uses_in
-from deepskills._middleware.visibility import find_view, fixed_rules
+from deepskills._middleware.traces import MAX_TEXT, PARTIAL, find_calls, find_traces, find_uses, observe_turn
+from deepskills._middleware.visibility import apply_fixed_rules, find_view
 from deepskills._prompt.section import Section
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, quoted
@@ -110,9 +110,9 @@ async def explain_skills(
     wanted = None if name is None else name_key(name)
     found = [_explain_entry(facts, entry) for entry in view.catalog.entries if wanted in (None, name_key(entry.name))]
     # The one that an agent uses comes first, then the files that it replaces.
-    found += [each for each in _not_found(facts) if wanted in (None, name_key(each.skill))]
+    found += [each for each in _explain_missing(facts) if wanted in (None, name_key(each.skill))]
     if not found and name is not None:
-        found = [_unknown(facts, name)]
+        found = [_explain_unknown(facts, name)]
     if facts.has_private:
         return found
     found = found or [_conclude("", [_stop("state-malformed", "No skill was found.")])]
@@ -130,7 +130,7 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
     if PARTIAL in kept and not settings.varies_by_run:
         return await find_view(run)
-    hidden: dict[str, Any] = {**fixed_rules(catalog.entries, settings.visibility), **kept}
+    hidden: dict[str, Any] = {**apply_fixed_rules(catalog.entries, settings.visibility), **kept}
     judged = thread.section("hidden").items()
     run.view = VisibleCatalog(
         catalog,
@@ -160,12 +160,12 @@ class _Facts:
         self.is_list_replaced, self.cut = False, frozenset[str]()
         if section is not None:
             loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
-            given = section_input(run, loaded)
+            given = build_section_input(run, loaded)
             self.is_list_replaced, self.cut = given.replaced_list is not None, section.cut_names(given)
-        self.notes = [_Notes(memory, name) for name, memory in _rankings(run)]
-        self.calls = calls_in(self.thread.given)
+        self.notes = [_Notes(memory, name) for name, memory in _find_rankings(run)]
+        self.calls = find_calls(self.thread.given)
         kept = self.thread.section("trail")
-        spoken = {name: found for name, found in traces_in(self.calls).items() if found is not None}
+        spoken = {name: found for name, found in find_traces(self.calls).items() if found is not None}
         self.traces: dict[str, Trace] = {name_key(name): found for name, found in {**spoken, **kept}.items()}
         self.brought = {text["skill"] for text in self.thread.section("texts").values()}
 
@@ -178,22 +178,22 @@ class _Facts:
 def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
     run, thread, name = facts.run, facts.thread, entry.name
     found = _pass(f"Found at {entry.path}.")
-    visible = _visible(facts, entry)
+    visible = _explain_visibility(facts, entry)
     if visible.passed and not facts.has_private:
         return _conclude(name, [found, visible, _stop("state-malformed", "Nothing is known of what came next.")])
     trace = facts.traces.get(name_key(name))
-    stages = [found, visible, _list(facts, entry), _suggested(facts, name)]
+    stages = [found, visible, _explain_listing(facts, entry), _explain_suggestion(facts, name)]
     if name in thread.standing.loaded:
         record = thread.standing.records[name]
         by = _TRIGGERS.get(record.get("trigger", "model"), "")
         loaded = _pass(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
-        after = [_present(facts, name), _use(facts, name), _check(run, name)]
+        after = [_explain_presence(facts, name), _explain_use(facts, name), _explain_checks(run, name)]
         return _conclude(name, [*map(_overtake, stages), loaded, *after])
     if trace is not None and trace["event"] == "answered":
         answered = _pass(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
         after = [_pass("The answer stands in place of the skill's text.")] * 3
         return _conclude(name, [*map(_overtake, stages), answered, *after])
-    loaded = _not_loaded(facts, entry, trace)
+    loaded = _explain_no_load(facts, entry, trace)
     # The model, or the user, knew of what was tried to load: neither the list nor a note was in the way.
     if loaded.code != "not-loaded":
         stages[2:] = map(_overtake, stages[2:])
@@ -210,10 +210,10 @@ def _overtake(stage: SkillStage) -> SkillStage:
 # Found.
 
 
-def _not_found(facts: _Facts) -> Iterator[SkillExplanation]:
+def _explain_missing(facts: _Facts) -> Iterator[SkillExplanation]:
     """Yield the files that no skill could be made of, and those that another skill of their name replaces."""
     by_path = {entry.path: entry.name for entry in facts.view.catalog.entries}
-    told: set[str] = set()
+    explained: set[str] = set()
     for found in facts.problems:
         path, code = found["path"], found["code"]
         name = ""
@@ -221,19 +221,19 @@ def _not_found(facts: _Facts) -> Iterator[SkillExplanation]:
             name = next((by_path[part] for part in found["message"].split("`") if part in by_path), "")
         elif found["severity"] == "error" and path not in by_path:
             name = directory_name(found)
-        if name and path not in told:
-            told.add(path)
+        if name and path not in explained:
+            explained.add(path)
             yield _conclude(name, [_stop(code, f"{path}: {found['message']}")])
     for path, trace in facts.thread.section("shadowed").items():
         text = (
             f"{path}: another skill named {quoted(trace['name'])} in a later source is used instead: "
             f"{quoted(trace['winner'])}. Rename one if both are wanted."
         )
-        if path not in told:
+        if path not in explained:
             yield _conclude(trace["name"], [_stop("skill-shadowed", text)])
 
 
-def _unknown(facts: _Facts, name: str) -> SkillExplanation:
+def _explain_unknown(facts: _Facts, name: str) -> SkillExplanation:
     """Return why there is no skill of a name."""
     wanted = name_key(name)
 
@@ -262,7 +262,7 @@ def _unknown(facts: _Facts, name: str) -> SkillExplanation:
 # Visible.
 
 
-def _visible(facts: _Facts, entry: SkillEntry) -> SkillStage:
+def _explain_visibility(facts: _Facts, entry: SkillEntry) -> SkillStage:
     """Return whether the model may see a skill, and who hides it if not."""
     run, view, problems = facts.run, facts.view, facts.of_file(entry.path)
     name, how = entry.name, view.visibility(entry)
@@ -285,17 +285,17 @@ def _visible(facts: _Facts, entry: SkillEntry) -> SkillStage:
         elif judge is None and entry.is_user_only:
             by, fix = "its author (`disable-model-invocation`)", f'set `visibility={{"{name}": "always"}}`'
         else:
-            by, fix = _hide_by(run, judge), "change that"
+            by, fix = _name_judge(run, judge), "change that"
         start = (
             "the user can start it with a slash command"
             if run.settings.slash_commands
             else ("no slash command can start it either: set `slash_commands=True`")
         )
         return _stop("user-only", f"Kept from the model by {by}; {start}. To show it to the model, {fix}.")
-    return _stop("off", f"Turned off by {_hide_by(run, judge)}: it does not exist in this run. Change that.")
+    return _stop("off", f"Turned off by {_name_judge(run, judge)}: it does not exist in this run. Change that.")
 
 
-def _hide_by(run: Run, judge: str | None) -> str:
+def _name_judge(run: Run, judge: str | None) -> str:
     if judge:
         return f"the extension {judge}"
     rule = run.settings.visibility
@@ -306,14 +306,14 @@ def _hide_by(run: Run, judge: str | None) -> str:
 # Listed and suggested.
 
 
-def _list(facts: _Facts, entry: SkillEntry) -> SkillStage:
+def _explain_listing(facts: _Facts, entry: SkillEntry) -> SkillStage:
     name = entry.name
     if not facts.has_section:
         return _pass("There is no section of skills in the prompt (`system_prompt=None`).")
     if facts.is_list_replaced:
         return _pass("An extension shows something in place of the list.")
     if facts.view.visibility(entry) == "name-only":
-        by = _hide_by(facts.run, facts.view.judges.get(name))
+        by = _name_judge(facts.run, facts.view.judges.get(name))
         return _stop(
             "name-only",
             f"Listed by its name alone, because of {by}: the model cannot tell what it is for. Set it to `on`.",
@@ -353,13 +353,13 @@ class _Notes:
         return any(name in names for names in self.lines.values())
 
 
-def _rankings(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
+def _find_rankings(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
     # By what it does, not by its class: the seam says which extensions rank.
     ranking = [extension for extension in run.settings.extensions if extension.ranks_skills]
     return [(name_of(extension), run.memory_of(extension)) for extension in ranking]
 
 
-def _suggested(facts: _Facts, name: str) -> SkillStage:
+def _explain_suggestion(facts: _Facts, name: str) -> SkillStage:
     asked = [note for note in facts.notes if note.message is not None]
     if not asked:
         return _pass("No extension suggests skills here." if not facts.notes else "No message was ranked yet.")
@@ -397,7 +397,7 @@ _UNLOADS = {
 }
 
 
-def _not_loaded(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> SkillStage:
+def _explain_no_load(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> SkillStage:
     name = entry.name
     if trace is not None and trace["event"] == "refused":
         code = trace.get("code", "refused")
@@ -420,14 +420,14 @@ def _not_loaded(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> SkillS
 # Present, used, checked.
 
 
-def _present(facts: _Facts, name: str) -> SkillStage:
-    thread, told = facts.thread, facts.thread.section("told").get(name)
+def _explain_presence(facts: _Facts, name: str) -> SkillStage:
+    thread, reported = facts.thread, facts.thread.section("told").get(name)
     if name in facts.run.use.withheld:
         noted = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
         code = noted[-1]["code"] if noted else "visibility-failed"
-        text = "Its text stays out of requests, because nobody could tell whether this user may see it."
+        text = "Its text stays out of requests, because it is unknown whether this user may see it."
         return _stop(code, f"{text} {noted[-1]['message']}" if noted else text)
-    if told == LEFT_OUT:
+    if reported == LEFT_OUT:
         return _stop(
             "left-out",
             "Its text was lost from the conversation (summarized, evicted or cleared), and there was no room to put it "
@@ -436,12 +436,12 @@ def _present(facts: _Facts, name: str) -> SkillStage:
     record = thread.standing.records[name]
     if "step" in record:
         return _pass("No request was made since its load; the next one has its text.")
-    if told is not None:
+    if reported is not None:
         return _pass("Its text was lost from the conversation and put back into the request.")
     return _pass("Its text was in the latest request.")
 
 
-def _use(facts: _Facts, name: str) -> SkillStage:
+def _explain_use(facts: _Facts, name: str) -> SkillStage:
     run, thread = facts.run, facts.thread
     files = [file["path"] for file in thread.resources.get(name, ())]
     record = thread.standing.records[name]
@@ -449,7 +449,7 @@ def _use(facts: _Facts, name: str) -> SkillStage:
     places = {id(message): place for place, message in enumerate(thread.given)}
     start = next((place for place, message in enumerate(thread.given) if message.id == carrier), -1)
     later = [call for call in facts.calls if places[id(call[1])] > start]
-    used = list(dict.fromkeys([*thread.section("uses").get(name, ()), *uses_in(later, name, run)]))
+    used = list(dict.fromkeys([*thread.section("uses").get(name, ()), *find_uses(later, name, run)]))
     if used:
         return _pass(f"Used since its load: {listed(used)}.")
     root = f"{parent(record['path']).rstrip('/')}/"
@@ -464,7 +464,7 @@ def _use(facts: _Facts, name: str) -> SkillStage:
     )
 
 
-def _check(run: Run, name: str) -> SkillStage:
+def _explain_checks(run: Run, name: str) -> SkillStage:
     kept = [value for extension in run.settings.extensions for value in run.memory_of(extension).values()]
     # By what they say, not by the extension: one of a user's own may keep receipts of checks as well.
     receipts = [value for value in kept if isinstance(value, Mapping) and value.get("skill") == name]

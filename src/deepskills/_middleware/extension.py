@@ -229,7 +229,7 @@ class SkillExtension:
         return {}
 
     def after_model(self, report: ModelCallReport, run: "SkillRun") -> MaybeAwaitable[None]:
-        """Look at a model call that has ended; whatever goes to `run.remember` is lost if the call failed."""
+        """Look at a model call that has ended; what goes to `run.remember` is lost if the call failed."""
 
     def before_tool(self, request: ToolCallRequest, run: "SkillRun") -> MaybeAwaitable[Refuse | None]:
         """Let a tool call pass (`None`) or refuse it. Loads and unloads earlier in the same turn count as done."""

@@ -1,6 +1,6 @@
 """Calls the extensions, in their order, guarded, sync or async as the run is.
 
-`SkillRun` is what one extension knows of a run: whatever it reads or runs by it passes the checks that the core's own
+`SkillRun` is what one extension knows of a run: what it reads or runs by it passes the checks that the core's own
 tools pass. Below it are reading and running of a skill's files as extensions judge them, and then the calls: `ask`
 calls one method of one extension, and the functions behind it call one method of all. There is one rule for failures:
 what judges (visibility, loads, texts, files, tool calls) fails closed, because a guard that crashed has not agreed;
@@ -122,7 +122,7 @@ class SkillRun:
 
     @property
     def skills(self) -> Sequence[SkillEntry]:
-        """The skills that exist in this run, whatever their visibility to the model; without those that are off."""
+        """The skills that exist in this run, also those that the model does not see; without those that are off."""
         return self._known_view.existing
 
     @property
@@ -177,7 +177,7 @@ class SkillRun:
         name = self._run.tool_origins.get(tool)
         if name is None:
             return None
-        # Only those whose grants count: a tool of a skill whose file nobody has read is nobody's.
+        # Only those whose grants count: a tool of a skill whose file was not read belongs to none.
         return frozenset(entry.name for entry in self._run.use.granting if name in include_names(entry))
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
@@ -321,9 +321,9 @@ class SkillRun:
     async def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
         """Return the files of which a copy must be made to run a script, or a command, of a skill.
 
-        Whoever runs a file by its path after it was judged runs what lies there by then. So where an extension judges
+        A file that is run by its path may have changed since it was judged. So where an extension judges
         files, the very bytes that it judged are run, from a private copy. A hidden skill inside this one is left out.
-        `None` if nobody judges and nothing is hidden: then the skill's own directory serves.
+        `None` if no extension judges and nothing is hidden: then the skill's own directory serves.
 
         Raises:
             SkillsError: If a file or the script's path is refused, or not all files can be read.
@@ -365,12 +365,12 @@ class SkillRun:
     def _closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
         view = self._known_view
-        # While loads are judged, nobody asks which skills are in use: what is hidden is closed then.
+        # Before the skills were looked up, it is unknown which are in use: what is hidden is closed then.
         in_use = self._run.loaded if self._run.view is not None else ()
         loaded = {skill.entry.name for skill in in_use if not skill.is_lost}
         return view.closed_below(entry, loaded)
 
-    def call(self, method: str, *given: Any) -> Any:  # noqa: ANN401 - whatever an extension returns
+    def call(self, method: str, *given: Any) -> Any:  # noqa: ANN401 - what an extension returns
         """Call a method of the extension for this run; what it gives may be awaitable."""
         # While a `def` method runs; an `async def` method only makes its coroutine here.
         self._is_called = True
@@ -433,7 +433,7 @@ async def find_judged_script(run: Run, entry: SkillEntry, script_name: str, clos
     script = await run.scan.read(entry, find_script(entry.skill, script_name, closed=closed))
     if script.path.startswith(SCHEME):
         raise SkillsError(f"The script {quoted(script_name)} has no path by which it runs; its skill has no directory.")
-    # The content is read only if somebody judges it: scripts may be large.
+    # The content is read only if an extension judges it: scripts may be large.
     if any(overrides(extension, "before_file") for extension in run.settings.extensions):
         content = await run.scan.read(entry, read_asset_bytes(entry.skill, script.relative, "all", closed))
         await _check_file(run, SkillFile(entry, script.relative, content, "run"))
@@ -498,7 +498,7 @@ async def ask(method: str, run: SkillRun, *given: Any) -> Any:  # noqa: ANN401
     reply = await Attempt(Ask(lambda: run.call(method, *given)))
     if not isinstance(reply, Failed) and isinstance(reply, _GIVES.get(method, (object,))):
         return reply
-    return fail(run, method, reply.reason if isinstance(reply, Failed) else unusable(reply))
+    return fail(run, method, reply.reason if isinstance(reply, Failed) else describe_unusable(reply))
 
 
 def fail(run: SkillRun, method: str, reason: str) -> Failed:
@@ -509,7 +509,7 @@ def fail(run: SkillRun, method: str, reason: str) -> Failed:
     return Failed(f"the extension {run.name} failed: {reason}")
 
 
-def unusable(value: object) -> str:
+def describe_unusable(value: object) -> str:
     """Say what was returned that means nothing here, such as the coroutine of a method that should not be async."""
     if inspect.iscoroutine(value):
         # Closed, or Python warns that it was never awaited.

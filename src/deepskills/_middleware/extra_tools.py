@@ -115,7 +115,7 @@ async def _search_skills(run: Run, query: str, n: int = 5) -> str:
     if not found:
         # Nothing was found, perhaps because the source that has it is down.
         check_known(found, view.problems, words.TRIED_AGAIN)
-        return words.nothing_found(query)
+        return words.word_nothing_found(query)
     return words.format_found_skills(found, frozenset(view.hidden))
 
 
@@ -171,7 +171,7 @@ def _show_content(content: bytes, path: str) -> Content:
     # Other binary files, and what is too large for a message, are described instead.
     if kind.media is None or len(content) > MAX_MEDIA_BYTES:
         limit = MAX_MEDIA_BYTES if kind.media else None
-        raise SkillFormatError(words.binary_file(path, kind.mime_type, len(content), limit))
+        raise SkillFormatError(words.word_binary_file(path, kind.mime_type, len(content), limit))
     encoded = base64.b64encode(content).decode("ascii")
     return [{"type": kind.media, "base64": encoded, "mime_type": kind.mime_type}]
 
@@ -186,7 +186,7 @@ async def _answer(name: str, plan: Plan[Content], run: Run) -> ToolResult:
         raise
     except SkillsError as error:
         # It may name files and skills, whose names are strangers' texts.
-        message.content = words.call_refused(str(error))
+        message.content = words.word_refusal(str(error))
     except Exception as error:
         logger.exception("%s failed", name)
         message.content = words.tool_failed(name, error)

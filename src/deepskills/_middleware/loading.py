@@ -107,9 +107,9 @@ from deepskills._prompt.messages import (
     NEXT_TEXT,
     UNLOAD_DESCRIPTION,
     Reply,
-    gone_notice,
     skill_block,
     tool_failed,
+    word_gone_notice,
     word_required_missing,
     word_required_refused,
     word_required_too_many,
@@ -444,7 +444,7 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
         logger.info("Unloaded skill %r: it is no longer available", name)
         report_unload(name, "gone", run)
     anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
-    text = note or gone_notice(present)
+    text = note or word_gone_notice(present)
     noted = note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
     return merged(unload_update(names), noted)
 

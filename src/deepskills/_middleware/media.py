@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, ToolMessage
 
 from deepskills._middleware.chat_models import is_overflow, profile_of, status_of
-from deepskills._prompt.messages import media_left_out
+from deepskills._prompt.messages import word_media_left_out
 from deepskills._prompt.section import ASSET_TOOL
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ def _is_media(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") in _FIELDS
 
 
-def media_messages(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
+def find_media_messages(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     """Return the answers of `load_skill_asset` that hold media."""
     return [
         message
@@ -46,10 +46,10 @@ def media_messages(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
     ]
 
 
-def _without(message: ToolMessage, profile: Mapping[str, Any] | None) -> ToolMessage:
+def _leave_out(message: ToolMessage, profile: Mapping[str, Any] | None) -> ToolMessage:
     """Return a message with a line for each block that a profile rules out; for all without a profile."""
     blocks: list[Any] = [
-        {"type": "text", "text": media_left_out(str(block.get("mime_type") or block["type"]))}
+        {"type": "text", "text": word_media_left_out(str(block.get("mime_type") or block["type"]))}
         if isinstance(block, dict)
         and _is_media(block)
         and (profile is None or any(profile.get(name) is False for name in _FIELDS[block["type"]]))
@@ -67,13 +67,13 @@ def _without(message: ToolMessage, profile: Mapping[str, Any] | None) -> ToolMes
 def fit_media(messages: list[AnyMessage], model: object) -> list[AnyMessage]:
     """Return a request's messages without the media of skills that the model's profile rules out."""
     profile = profile_of(model)
-    found = {id(message): _without(message, profile) for message in media_messages(messages)} if profile else {}
+    found = {id(message): _leave_out(message, profile) for message in find_media_messages(messages)} if profile else {}
     return [found.get(id(message), message) for message in messages] if found else messages
 
 
 def leave_out_media(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[ToolMessage]]:
     """Return messages without any media of skills, and those of them that were changed."""
-    found = {id(message): _without(message, None) for message in media_messages(messages)}
+    found = {id(message): _leave_out(message, None) for message in find_media_messages(messages)}
     return [found.get(id(message), message) for message in messages], list(found.values())
 
 

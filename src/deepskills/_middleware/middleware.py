@@ -51,7 +51,14 @@ from deepskills._middleware.config import (
     VisibilityRule,
     refusing_unknown,
 )
-from deepskills._middleware.end import ask_to_end, asks_at_end, newest_answer, open_checks, record_answer, with_ends
+from deepskills._middleware.end import (
+    add_end_hooks,
+    ask_to_end,
+    asks_at_end,
+    find_newest_answer,
+    open_checks,
+    record_answer,
+)
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
@@ -61,12 +68,12 @@ from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import hand_over, is_own_graph
 from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
+    drop_keys,
     open_call,
     prepare_call,
+    render_section,
+    report_composition,
     section_in_use,
-    section_text,
-    sent,
-    tell_composed,
 )
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.startup import start
@@ -77,13 +84,13 @@ from deepskills._middleware.tool_calls import (
     ToolSource,
     add_guard,
     answer_from_context,
-    disclosed,
     open_tool_call,
+    read_disclosed,
 )
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import conflict_in_deep_agent
-from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, tools_spoken_of
+from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, check_template, select_spoken_tools
 from deepskills._providers.base import SkillProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._skillmd.problems import problem
@@ -187,7 +194,7 @@ class Services:
 
     def _section_of(self, run: Run) -> str:
         run.perform(find_view(run))
-        return section_text(self._section, run, [skill.entry.name for skill in run.loaded if not skill.is_lost])
+        return render_section(self._section, run, [skill.entry.name for skill in run.loaded if not skill.is_lost])
 
     def slash_commands_for(self, state: Mapping[str, Any], runtime: object = None) -> list[dict[str, str]]:
         """Return the slash commands that a menu may offer: `name`, `description` and `argument_hint` of each.
@@ -269,12 +276,12 @@ class Services:
         The update holds the message that the model reads next; without one it may still hold what extensions remember.
         """
         run = Run(self._settings, state, runtime)
-        return run.perform(ask_to_end(run, newest_answer(run)))
+        return run.perform(ask_to_end(run, find_newest_answer(run)))
 
     async def asend_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
         """Tell whether the model's answer must not end its turn yet, without blocking; see `send_back`."""
         run = Run(self._settings, state, runtime)
-        return await run.aperform(ask_to_end(run, newest_answer(run)))
+        return await run.aperform(ask_to_end(run, find_newest_answer(run)))
 
     def open_checks(self, state: Mapping[str, Any], runtime: object) -> list[OpenCheck]:
         """Return the checks of skills that a turn which ended now would leave open, for a graph of your own."""
@@ -318,7 +325,7 @@ class Services:
             return None
         # The fixed rules are known without a call; a function or an extension is asked by `run_for`.
         run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
-        run.tool_origins = disclosed(state)
+        run.tool_origins = read_disclosed(state)
         return run
 
 
@@ -337,10 +344,10 @@ async def _prepare_messages(
     run.model = facts_of(model, run.thread)
     prepared = await prepare_call(run.state["messages"], run, section)
     composed = prepared.composed
-    tell_composed(composed, run)
+    report_composition(composed, run)
     facts = run.model.update_from(run.thread.model)
     update = merged(composed.update, run.collected, facts, report_problems(run))
-    messages = fit_media(sent(composed.messages), model)
+    messages = fit_media(drop_keys(composed.messages), model)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None
@@ -495,7 +502,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         self.system_prompt_template = system_prompt
         # On the instance: a subclass may have its own schema, and the class itself must stay as its author wrote it.
         self.state_schema = with_own_keys(type(self).state_schema)
-        with_ends(self, plugged)
+        add_end_hooks(self, plugged)
         for extension in plugged:
             # Last, when everything that an extension may look at is there.
             extension.attach(self)
@@ -586,7 +593,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             run = Run(self._settings, request.state, request.runtime)
             run.model = facts_of(request.model, run.thread)
             if request.tools:  # a request by hand does not tell the agent's tools
-                run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+                run.agent_tools = select_spoken_tools(getattr(tool, "name", None) for tool in request.tools)
             section = self._section_of(run)
         return request.override(system_message=append_section(request.system_message, section)) if section else request
 
@@ -620,14 +627,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
         def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
             # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
-            outgoing = run.perform(model_call.outgoing(changed))
+            outgoing = run.perform(model_call.complete(changed))
             try:
                 with model_call.describe():
                     response = handler(outgoing)
             except Exception as error:
-                run.perform(model_call.ended(outgoing, None, error))
+                run.perform(model_call.report_end(outgoing, None, error))
                 raise
-            run.perform(model_call.ended(outgoing, response))
+            run.perform(model_call.report_end(outgoing, response))
             return response
 
         with model_call.in_context():
@@ -654,14 +661,14 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
         # The same steps as above, and for the same reasons.
         async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            outgoing = await run.aperform(model_call.outgoing(changed))
+            outgoing = await run.aperform(model_call.complete(changed))
             try:
                 with model_call.describe():
                     response = await handler(outgoing)
             except Exception as error:
-                await run.aperform(model_call.ended(outgoing, None, error))
+                await run.aperform(model_call.report_end(outgoing, None, error))
                 raise
-            await run.aperform(model_call.ended(outgoing, response))
+            await run.aperform(model_call.report_end(outgoing, response))
             return response
 
         with model_call.in_context():
@@ -686,7 +693,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             return opened
         with hand_over(request.tool_call["name"], run):
             result = handler(opened.request)
-        return run.perform(opened.reviewed(result))
+        return run.perform(opened.review(result))
 
     async def awrap_tool_call(
         self,
@@ -700,7 +707,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             return opened
         with hand_over(request.tool_call["name"], run):
             result = await handler(opened.request)
-        return await run.aperform(opened.reviewed(result))
+        return await run.aperform(opened.review(result))
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""

@@ -18,7 +18,7 @@ from deepskills._io.backends import CallInProgress, call_in_progress
 from deepskills._middleware.extension import LoadedSkill
 from deepskills._middleware.run import OuterCall, Run, outer_call, place_of
 from deepskills._middleware.state import Thread, current_config
-from deepskills._middleware.visibility import unseen_names
+from deepskills._middleware.visibility import find_unseen_names
 from deepskills._middleware.workarounds import has_outer_metadata
 
 
@@ -53,8 +53,8 @@ def hand_over(tool_name: str, run: Run) -> Iterator[None]:
             run.runtime,
             standing.loaded,
             served,
-            hidden=lambda: run.perform(unseen_names(run)),
-            ahidden=lambda: run.aperform(unseen_names(run)),
+            hidden=lambda: run.perform(find_unseen_names(run)),
+            ahidden=lambda: run.aperform(find_unseen_names(run)),
         )
     )
     try:

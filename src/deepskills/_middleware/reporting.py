@@ -1,4 +1,4 @@
-"""Reports what became of a load: to the log, the custom stream, the extensions, and whoever asked for it.
+"""Reports what became of a load: to the log, the custom stream, the extensions, and the caller.
 
 Every outcome passes `report`, once: it is worded, logged and streamed there and nowhere else.
 """

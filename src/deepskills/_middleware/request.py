@@ -13,8 +13,8 @@ the conversation is not ours alone. Before the next request
 * the skill may have been unloaded or loaded again, or be out of bounds for the user who resumed the run.
 
 One rule tells these apart: **only a known loss is made good.** A carrier that is gone, or that bears the sign which
-eviction and clearing leave, lost its text to housekeeping, and the text is put back. Any other change is somebody's
-intent. It stands, however large, and it is what is put back if that text is lost later.
+eviction and clearing leave, lost its text to housekeeping, and the text is put back. Any other change is
+intended. It stands, however large, and it is what is put back if that text is lost later.
 
 `compose` takes these steps, and numbers them:
 
@@ -64,11 +64,11 @@ from deepskills._middleware.extension_calls import (
     change_request,
     change_text,
     describe_to_tracers,
+    describe_unusable,
     fail,
-    unusable,
 )
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
-from deepskills._middleware.media import fit_media, leave_out_media, may_refuse_media, media_messages
+from deepskills._middleware.media import find_media_messages, fit_media, leave_out_media, may_refuse_media
 from deepskills._middleware.reporting import emit, origin_of, report_problems
 from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills
 from deepskills._middleware.state import (
@@ -89,20 +89,20 @@ from deepskills._middleware.tool_calls import (
     InUse,
     Resolution,
     ToolSource,
-    acceptance,
-    bound,
-    name_of,
-    needed_names,
+    bind_skill_tools,
+    find_acceptance,
+    find_needed_names,
     resolved_tools,
-    skills_in_use,
+    split_by_disclosure,
+    tool_name,
 )
-from deepskills._middleware.touched import hidden_in_section
+from deepskills._middleware.touched import find_hidden_in_section
 from deepskills._middleware.traces import trace
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import workspace_of
-from deepskills._prompt.messages import CHANGED_LEAD, context_notice, word_lost_notice
-from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, tools_spoken_of
+from deepskills._prompt.messages import CHANGED_LEAD, word_lost_notice, word_notice
+from deepskills._prompt.section import LIST_WITHHELD, Section, SectionInput, select_spoken_tools
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.text import one_line
 from deepskills._types import LoadRecord, ResourceMetadata
@@ -136,7 +136,7 @@ def _is_cleared(message: AnyMessage) -> bool:
     return isinstance(editing, dict) and bool(editing.get("cleared"))
 
 
-def shielded(message: AnyMessage) -> AnyMessage:
+def shield(message: AnyMessage) -> AnyMessage:
     """Return a message that context editing further in will skip, because it looks cleared already."""
     # Context editing touches tool results alone.
     if not isinstance(message, ToolMessage):
@@ -153,7 +153,7 @@ class Composition:
     """The messages to send, and what follows from them."""
 
     messages: list[AnyMessage]
-    """With the keys of messages that their host gave no id: extensions know messages by them. `sent` removes them."""
+    """With keys for messages that their host gave no id: extensions know messages by them. `drop_keys` removes them."""
 
     bare: list[AnyMessage] | None = None
     """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
@@ -176,12 +176,12 @@ class Composition:
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
-    def without_put_back(self, standing: LoadedSkills, told: Mapping[str, str]) -> "Composition":
+    def without_put_back(self, standing: LoadedSkills, reported: Mapping[str, str]) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
         left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
         shown = [name for name in self.shown if name not in self.put_back]
         update = merged(self.update, left_out)
-        newly = {name: standing.records[name] for name in self.put_back if told.get(name) != LEFT_OUT}
+        newly = {name: standing.records[name] for name in self.put_back if reported.get(name) != LEFT_OUT}
         return Composition(
             self.bare or self.messages, update=update, left_out={**self.left_out, **newly}, lost=self.lost, shown=shown
         )
@@ -195,17 +195,17 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     thread = run.thread
     # 1. Carriers, by id.
     messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
-    carriers = carriers_of(messages, thread)
+    carriers = find_carriers(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_note(list(messages), thread.section("notes")))
     budget = run.budgets.tokens
     # What the model refused for its length is tried again only in a request that is smaller, and by enough that another
     # word more or less in the user's message makes no difference.
-    before = _size(messages) if run.model.refused is not None else 0
+    before = _measure(messages) if run.model.refused is not None else 0
     room = None if run.model.refused is None else run.model.refused * 19 // 20 - before
     # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
     leaving, withheld = run.use.leaving, run.use.withheld
-    standing = _with_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
+    standing = _take_over_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
     # 3. and 4. Decide and recover, in turns.
@@ -227,7 +227,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     kept = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
     shown = [name for name in standing.loaded if name in kept or name in put_back]
     # From here on guards have had their look at these texts.
-    standing = _see(standing, shown)
+    standing = _mark_seen(standing, shown)
     # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
     reported = thread.section("told")
     newly = [name for name in put_back if reported.get(name) != standing.records[name]["digest"]]
@@ -264,18 +264,18 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
         put_back=put_back,
         reattached={name: standing.records[name] for name in newly},
         left_out=left_out,
-        size=(before or _size(messages)) + sum(map(standing.size, put_back)) if put_back else 0,
+        size=(before or _measure(messages)) + sum(map(standing.size, put_back)) if put_back else 0,
         lost=lost,
         shown=shown,
     )
 
 
-def sent(messages: list[AnyMessage]) -> list[AnyMessage]:
+def drop_keys(messages: list[AnyMessage]) -> list[AnyMessage]:
     """Return messages as they go out: whole, and without the keys that only this library knows."""
     return [without_key(message) for message in as_whole(messages)]
 
 
-def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
+def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
     """Return the messages that brought skills into the conversation, as private state knows them."""
     # Texts of unloaded skills are carriers too: a notice has to take their place. Records come last, because they
     # are the authority.
@@ -300,7 +300,7 @@ def carriers_of(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]
     ]
 
 
-def _with_edits(
+def _take_over_edits(
     messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: LoadedSkills, run: Run
 ) -> LoadedSkills:
     """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
@@ -331,10 +331,10 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
     for name in names:
         record = standing.records[name]
         message = history.get(record.get("message", ""))
-        known = _from_history(record, message)
+        known = _find_in_history(record, message)
         # Memory has the text as it was loaded, which may be what a guard removed from state in that very step.
         if known is None and _is_unseen(record, message, run):
-            found[name] = "it was taken away before any request held it, so that nobody can tell what guards did to it"
+            found[name] = "it was taken away before any request held it, so that it is unknown what guards did to it"
         elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
             # The file has the author's words, not what a guard left of them: better no text than that one.
             if record.get("edited") or _is_edited(record, message):
@@ -352,7 +352,7 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
     The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
-    for users only by now, and a record whose digest nobody read may be forged. It gives its present text,
+    for users only by now, and a record whose digest this process has not read may be forged. It gives its present text,
     which says so, and the record that goes with it.
     """
     if not names:
@@ -416,7 +416,7 @@ async def _change(name: str, text: str, record: LoadRecord, run: Run) -> tuple[s
     return text, record
 
 
-def _from_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
+def _find_in_history(record: LoadRecord, message: AnyMessage | None) -> str | None:
     """Return the text of a message in state; `None` if it was lost, or if others changed it for requests only."""
     if message is None or is_lost(message):
         return None
@@ -446,7 +446,7 @@ def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
     return message is not None and not is_lost(message) and fingerprint(str(message.text)) != record.get("text")
 
 
-def _see(standing: LoadedSkills, names: Iterable[str]) -> LoadedSkills:
+def _mark_seen(standing: LoadedSkills, names: Iterable[str]) -> LoadedSkills:
     """Return the standing after these loads were in a request: guards have seen them by now."""
     for name in names:
         record = standing.records[name]
@@ -463,17 +463,17 @@ def _apply_update(
     """Return the messages with notices and texts in place; a skill without a text gets a notice."""
     result = list(messages)
     for position, (name, reason) in decisions.notices.items():
-        result[position] = _empty(result[position], context_notice(name, reason))
+        result[position] = _empty(result[position], word_notice(name, reason))
     for position, name in decisions.restored.items():
         # The same decisions serve the form without put-backs, which has no texts.
-        text = texts.get(name) or context_notice(name, "no_room")
+        text = texts.get(name) or word_notice(name, "no_room")
         result[position] = result[position].model_copy(update={"content": text})
     # Kept ones as well: context editing further in would clear them after we have counted on them.
     for position in (*decisions.restored, *decisions.kept):
-        result[position] = shielded(result[position])
-    front = [_message(texts.get(name) or context_notice(name, "no_room")) for name in decisions.inserted]
-    front += [_message(context_notice(name, "no_room")) for name in decisions.omitted]
-    front += [_message(word_lost_notice(name)) for name in lost]
+        result[position] = shield(result[position])
+    front = [_make_message(texts.get(name) or word_notice(name, "no_room")) for name in decisions.inserted]
+    front += [_make_message(word_notice(name, "no_room")) for name in decisions.omitted]
+    front += [_make_message(word_lost_notice(name)) for name in lost]
     if not front:
         return result
     # Behind system messages, which providers want first, and behind a summary, which tells what came before.
@@ -492,7 +492,7 @@ def _empty(message: AnyMessage, notice: str) -> AnyMessage:
     return message.model_copy(update={"content": notice, "additional_kwargs": extra})
 
 
-def _message(text: str) -> HumanMessage:
+def _make_message(text: str) -> HumanMessage:
     return HumanMessage(text, additional_kwargs={"lc_source": "deepskills"})
 
 
@@ -512,14 +512,14 @@ def _note(messages: list[AnyMessage], notes: Mapping[str, Any]) -> list[AnyMessa
             result.append(message)
             continue
         # Before the user's message and never behind it: guards look at the last message.
-        result += [_message(text) for text in note.get("before", ())]
+        result += [_make_message(text) for text in note.get("before", ())]
         ends = note.get("end", ())
         result.append(_with_end(message, "\n\n".join(ends)) if ends else message)
     return result
 
 
 def _with_end(message: AnyMessage, note: str) -> AnyMessage:
-    """Return a message with a note at its end, whatever its content is made of."""
+    """Return a message with a note at its end, for every kind of content."""
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": f"{content}\n\n{note}"})
@@ -527,7 +527,7 @@ def _with_end(message: AnyMessage, note: str) -> AnyMessage:
     return message.model_copy(update={"content": [*content, {"type": "text", "text": note}]})
 
 
-def _size(messages: Sequence[AnyMessage]) -> int:
+def _measure(messages: Sequence[AnyMessage]) -> int:
     """Return about how many tokens messages cost: all that changes from request to request."""
     calls = [call["args"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
     return sum(count_text_tokens(str(message.text)) for message in messages) + count_text_tokens(str(calls))
@@ -562,7 +562,7 @@ async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Sectio
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
     if run.lets_linger:
-        prefix = _prefix(messages, (await _section(section, run, run.thread.standing.loaded)))
+        prefix = _describe_prefix(messages, (await _render_off_loop(section, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = await compose(messages, run, prefix_changes=changes)
@@ -570,18 +570,18 @@ async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Sectio
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
     # A skill whose text was lost just now no longer brings its tools.
     granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
-    use = skills_in_use(composed.messages, granting, find_disclosed_skills(run))
+    use = split_by_disclosure(composed.messages, granting, find_disclosed_skills(run))
     # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
-    text = await _section(section, run, composed.shown)
+    text = await _render_off_loop(section, run, composed.shown)
     return PreparedCall(composed, use, text, bool(view.visible))
 
 
-async def _section(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
+async def _render_off_loop(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
     """Return the skills section; a large one is rendered off the event loop."""
-    return await in_worker(lambda: section_text(section, run, loaded), len(run.known_view.catalog.entries))
+    return await in_worker(lambda: render_section(section, run, loaded), len(run.known_view.catalog.entries))
 
 
-def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
+def _describe_prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
     """Return what a request begins with: the section, and a summary if there is one.
 
     deepagents' summaries have no id, and two may have the same text: the message that follows tells them apart.
@@ -593,12 +593,12 @@ def _prefix(messages: Sequence[AnyMessage], section: str) -> dict[str, str]:
     return {"section": fingerprint(section), "summary": summary}
 
 
-def section_text(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
+def render_section(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
     """Return the skills section as a run shows it, `loaded` being marked as such; empty if it is left out."""
-    return section.render(section_input(run, loaded)) if section is not None else ""
+    return section.render(build_section_input(run, loaded)) if section is not None else ""
 
 
-def section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
+def build_section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
     """Return what the section of a run depends on."""
     view, settings = run.known_view, run.settings
     resources: Mapping[str, list[ResourceMetadata]] = run.thread.resources
@@ -617,7 +617,7 @@ def section_input(run: Run, loaded: Sequence[str]) -> SectionInput:
         sources=shown,
         errors=[error for error in errors if isinstance(error, str)] if isinstance(errors, list) else [],
         loaded={name: resources.get(name, []) for name in marked},
-        hidden=hidden_in_section(run),
+        hidden=find_hidden_in_section(run),
         replaced_list=_replace_list(run),
         tools=run.agent_tools,
         out_of_reach=frozenset(path for path in paths if is_elsewhere and shows_other_files(own, space, path)),
@@ -630,7 +630,7 @@ def _replace_list(run: Run) -> str | None:
     for extension in run.settings.extensions:
         try:
             text: str | None = await_if_needed(extension.catalog_list(run.known_view.visible))
-            reason = None if text is None or isinstance(text, str) else unusable(text)
+            reason = None if text is None or isinstance(text, str) else describe_unusable(text)
         except Exception as error:  # noqa: BLE001 - an extension may raise anything
             reason = describe(error)
         if reason is not None:
@@ -639,7 +639,7 @@ def _replace_list(run: Run) -> str | None:
             # hidden.
             text = LIST_WITHHELD if extension.protective else None
         if text is not None:
-            return text
+            return str(text)
     return None
 
 
@@ -662,10 +662,10 @@ async def open_call(
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
         run.problems.append(problem("middleware", "middleware-order"))
     run.model = facts_of(request.model, run.thread)
-    run.agent_tools = tools_spoken_of(getattr(tool, "name", None) for tool in request.tools)
+    run.agent_tools = select_spoken_tools(getattr(tool, "name", None) for tool in request.tools)
     run.workspace = workspace_of(request.tools)
     prepared = await prepare_call(request.messages, run, section)
-    names = needed_names(prepared.use, request.tools)
+    names = find_needed_names(prepared.use, request.tools)
     resolutions = await source.resolve(names, request.runtime)
     return ModelCall(request, run, prepared, resolutions, section)
 
@@ -691,7 +691,8 @@ class ModelCall(Generic[ContextT]):
         """Messages whose media the model refused."""
         self._went_out: list[AnyMessage] = []
         self._resolved = {name: found.tools for name, found in resolutions.items()}
-        tools, self._record = bound(request.tools, prepared.use, self._resolved, acceptance(request.model))
+        accepts = find_acceptance(request.model)
+        tools, self._record = bind_skill_tools(request.tools, prepared.use, self._resolved, accepts)
         thread, unused = run.thread, set()
         if not prepared.has_visible_skills:
             # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
@@ -703,7 +704,7 @@ class ModelCall(Generic[ContextT]):
         # The one call of a skill that only the user could start.
         if thread.section("permits"):
             unused.discard(LOAD_TOOL)
-        self._tools = [item for item in tools if name_of(item) not in unused]
+        self._tools = [item for item in tools if tool_name(item) not in unused]
 
     @contextmanager
     def in_context(self) -> Iterator[None]:
@@ -728,7 +729,7 @@ class ModelCall(Generic[ContextT]):
         sizes = [size for size in (run.model.refused, self._composed.size) if size is not None]
         run.model = replace(run.model, refused=min(sizes))
         self._composed = self._composed.without_put_back(run.thread.standing, run.thread.section("told"))
-        self._section = section_text(self._template, self._run, self._composed.shown)
+        self._section = render_section(self._template, self._run, self._composed.shown)
         section_in_use.set(self._section)
         return self.request()
 
@@ -736,13 +737,13 @@ class ModelCall(Generic[ContextT]):
         """Return the request to make after one that failed, without what the model had no room for or does not take."""
         if self._composed.bare is not None and is_overflow(error):
             return self.bare_request()
-        if media_messages(self._went_out) and may_refuse_media(error):
+        if find_media_messages(self._went_out) and may_refuse_media(error):
             messages, self._replaced = leave_out_media(self._composed.messages)
             if self._replaced:
                 return self.request().override(messages=messages)
         return None
 
-    async def outgoing(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+    async def complete(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Return the request as it goes out: the state as it is, and what extensions change.
 
         Raises:
@@ -760,14 +761,14 @@ class ModelCall(Generic[ContextT]):
             raise SkillsError(changed.reason)
         if changed.model is not request.model:
             changed = self._for_model(changed)
-        self._went_out = fit_media(sent(changed.messages), changed.model)
+        self._went_out = fit_media(drop_keys(changed.messages), changed.model)
         return changed.override(messages=self._went_out)
 
     def _for_model(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
         """Return a request whose section is that for the model which an extension chose."""
         run, section = self._run, self._section
         run.model = facts_of(request.model, run.thread)
-        self._section = section_text(self._template, run, self._composed.shown)
+        self._section = render_section(self._template, run, self._composed.shown)
         message = request.system_message
         if message is None or self._section == section:
             return request
@@ -783,7 +784,7 @@ class ModelCall(Generic[ContextT]):
         """Let tracers see the skills of the call that is made inside."""
         return describe_to_tracers(self._run)
 
-    async def ended(
+    async def report_end(
         self,
         request: ModelRequest[ContextT],
         response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
@@ -801,10 +802,10 @@ class ModelCall(Generic[ContextT]):
         self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
     ) -> ExtendedModelResponse[ResponseT]:
         """Return the response with what this call changes in state, and report what became of lost texts."""
-        tell_composed(self._composed, self._run)
+        report_composition(self._composed, self._run)
         command = response.command if isinstance(response, ExtendedModelResponse) else None
         before = command.update if command is not None and isinstance(command.update, dict) else {}
-        # Sorted: the same tools give the same checkpoint, whatever order they were found in.
+        # Sorted: the same tools give the same checkpoint, in whichever order they were found.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
         inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
         facts = self._run.model.update_from(self._run.thread.model)
@@ -813,7 +814,7 @@ class ModelCall(Generic[ContextT]):
         return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
 
 
-def tell_composed(composed: Composition, run: Run) -> None:
+def report_composition(composed: Composition, run: Run) -> None:
     """Log and stream which texts were put back, and which could not be recovered."""
     for name, record in composed.reattached.items():
         logger.info("Put the text of skill %r back into the request", name)

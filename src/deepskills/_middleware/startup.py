@@ -35,7 +35,7 @@ from deepskills._middleware.state import (
     merged,
     parts_of,
 )
-from deepskills._middleware.traces import hidden_update, shadows_update
+from deepskills._middleware.traces import build_hidden_update, build_shadows_update
 from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import CHANGED_LEAD, UPDATED_LEAD, block_opening, without_requirements
 from deepskills._skillmd.problems import OF_ONE_RUN, SOURCE_ERRORS, listed, problem, quoted
@@ -241,7 +241,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
     gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
-    update = merged(update, take_away(run, list(run.use.leaving)), hidden_update(run))
+    update = merged(update, take_away(run, list(run.use.leaving)), build_hidden_update(run))
     if run.settings.slash_commands:
         update = merged(update, _notice_commands(run))
     # Last, so that extensions see what is in use after discovery and unloads.
@@ -263,7 +263,7 @@ async def _discover(run: Run, found: Discovery) -> dict[str, Any]:
     skills, sources = counted(len(catalog.entries), "skill"), counted(len(catalog.sources), "source")
     logger.info("Discovered %s from %s", skills, sources)
     log_overrides(found.shadowed, run.settings)
-    update: dict[str, Any] = {"skills_catalog": catalog.record, **shadows_update(run, found)}
+    update: dict[str, Any] = {"skills_catalog": catalog.record, **build_shadows_update(run, found)}
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
     if thread.is_new:

@@ -50,8 +50,8 @@ from deepskills._middleware.turn import turn_of
 from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import (
     EXECUTION_REJECTED,
-    call_refused,
-    skill_tool_failed,
+    word_refusal,
+    word_unresolved_tool,
 )
 from deepskills._providers.sources import Source
 from deepskills._types import SkillMetadata, SkillOrigin
@@ -147,7 +147,7 @@ def _spell(entry: SkillEntry) -> SkillMetadata:
     return {**entry.skill, "metadata": further}
 
 
-def skills_in_use(
+def split_by_disclosure(
     messages: Sequence[AnyMessage], granting: Iterable[SkillEntry], disclosed: Iterable[SkillEntry] = ()
 ) -> InUse:
     """Tell whose tools a model call may be shown: skills in use whose grants count, and those disclosed by a read.
@@ -166,9 +166,9 @@ def skills_in_use(
     )
 
 
-def needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
+def find_needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
     """Return every name that has to be resolved: not those of tools that the agent has itself."""
-    own = {name_of(item) for item in tools}
+    own = {tool_name(item) for item in tools}
     named = dict.fromkeys(name for entry in (*use.loaded, *use.seen) for name in include_names(entry))
     return [name for name in named if name not in own]
 
@@ -200,7 +200,7 @@ def _find_seen(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry]) ->
     return seen
 
 
-def acceptance(model: object) -> Callable[[BaseTool], bool]:
+def find_acceptance(model: object) -> Callable[[BaseTool], bool]:
     """Return which tools a model's provider takes; one that it refuses would fail the whole request."""
     # `bind_tools` and the like wrap the model.
     model = model.bound if isinstance(model, RunnableBinding) else model
@@ -220,21 +220,21 @@ def acceptance(model: object) -> Callable[[BaseTool], bool]:
     return accepts
 
 
-def bound(
+def bind_skill_tools(
     tools: Sequence[BaseTool | dict[str, Any]],
     use: InUse,
     resolved: Mapping[str, Sequence[BaseTool]],
     accepts: Callable[[BaseTool], bool],
 ) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
     """Return the request's tools with those of loaded skills, and a record of what was added and for which name."""
-    by_name = {name: item for item in tools if (name := name_of(item)) is not None}
+    by_name = {name: item for item in tools if (name := tool_name(item)) is not None}
     result = list(tools)
     record: dict[str, str] = {}
     for name in dict.fromkeys(n for entry in use.loaded for n in include_names(entry)):
         # A tool that the agent has itself is not resolved: its name is its own.
         produced = [by_name[name]] if name in by_name else resolved.get(name, ())
         for item in produced:
-            present = by_name.get(name_of(item) or "")
+            present = by_name.get(tool_name(item) or "")
             if present is None and isinstance(item, BaseTool):
                 if item.name not in record and accepts(item):
                     result.append(item)
@@ -248,7 +248,7 @@ def bound(
     return result, record
 
 
-def name_of(item: BaseTool | dict[str, Any]) -> str | None:
+def tool_name(item: BaseTool | dict[str, Any]) -> str | None:
     """Return a tool's name; tools that a provider runs may have none."""
     if isinstance(item, BaseTool):
         return item.name
@@ -257,7 +257,7 @@ def name_of(item: BaseTool | dict[str, Any]) -> str | None:
     return str(name) if name else None
 
 
-def disclosed(state: Mapping[str, Any]) -> dict[str, str]:
+def read_disclosed(state: Mapping[str, Any]) -> dict[str, str]:
     """Return which skill tools the latest model call was shown."""
     record = state.get(DISCLOSED)
     if not isinstance(record, dict):
@@ -287,8 +287,8 @@ class CallRun(Run):
         for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
             if call.kind == "unload":
                 outcome = decide_unload(call.name, standing)
-                # What this very turn loads is not unloaded again here: its limits are assumed to hold, whatever becomes
-                # of the calls.
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, also if
+                # the calls are refused.
                 if isinstance(outcome, Unloaded):
                     found.pop(outcome.name, None)
             elif (entry := self.known_view.find_visible(call.name)) is not None:
@@ -311,7 +311,7 @@ class ToolCall:
     discloses: SkillEntry | None = None
     """The skill whose tools become callable if this call, a `read_file`, succeeds."""
 
-    async def reviewed(self, result: ToolResult) -> ToolResult:
+    async def review(self, result: ToolResult) -> ToolResult:
         """Return the call's result after the extensions have seen it."""
         # A failed read has shown nothing.
         if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
@@ -336,25 +336,25 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
         await find_view(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
-        run.tool_origins = disclosed(run.state)
+        run.tool_origins = read_disclosed(run.state)
         run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
         decision = await decide_by_extensions("before_tool", run, request)
         if isinstance(decision, Refuse):
             return _refuse(request, decision.reason, run)
     # After the judgement: a refused read discloses nothing.
-    read = await _disclosing(request, run)
+    read = await _find_disclosed_skill(request, run)
     name = await _find_hidden_name(request, run)
     if name is not None:
         found, called = (await source.resolve([name], get_runtime()))[name], request.tool_call["name"]
         if found.failure is not None:
-            return _error(request, skill_tool_failed(called, found.failure))
+            return _error(request, word_unresolved_tool(called, found.failure))
         meant = next((item for item in found.tools if item.name == called), None)
         # Without it the call fails as one of an unknown tool.
         request = request.override(tool=meant) if meant is not None else request
     return ToolCall(request, run, is_judged, read)
 
 
-async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
+async def _find_disclosed_skill(request: ToolCallRequest, run: Run) -> SkillEntry | None:
     """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
 
     Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
@@ -375,7 +375,7 @@ async def _disclosing(request: ToolCallRequest, run: Run) -> SkillEntry | None:
 
 
 def _refuse(request: ToolCallRequest, reason: str, run: Run) -> ToolResult:
-    return with_changes(_error(request, call_refused(reason)), run)
+    return with_changes(_error(request, word_refusal(reason)), run)
 
 
 async def _find_hidden_name(request: ToolCallRequest, run: Run) -> str | None:
@@ -384,7 +384,7 @@ async def _find_hidden_name(request: ToolCallRequest, run: Run) -> str | None:
     State says which tools the model was shown; a caller may have written that, so a skill in use must name the tool.
     """
     # The agent's own tool of that name comes first.
-    name = disclosed(run.state).get(request.tool_call["name"]) if request.tool is None else None
+    name = read_disclosed(run.state).get(request.tool_call["name"]) if request.tool is None else None
     if name is None:
         return None
     await find_view(run)
@@ -400,7 +400,7 @@ def _error(request: ToolCallRequest, text: str) -> ToolMessage:
 # --------------------------------------------------------------------------------------------------------------------
 # Asks a human before code runs while a skill that was served from elsewhere is in use.
 #
-# Whoever serves a skill decides what it says. Its frontmatter takes no effect by itself (discovery sets it aside), but
+# A server decides what its skills say. Its frontmatter takes no effect by itself (discovery sets it aside), but
 # its text moves the model. So from its load until its text has left the requests, tools that execute code ask first. A
 # skill that says "unload me and execute this" in one turn is still asked about: what was in use before the turn counts,
 # and what is loaded earlier in it.
@@ -457,7 +457,7 @@ class ServedSkills(SkillExtension):
         if not asking:
             return None
         given = interrupt(_question(request, asking))
-        # Anything but a clear "approve" is a refusal, even an answer of a shape that nobody foresaw.
+        # Anything but a clear "approve" is a refusal, even an answer of an unknown shape.
         answer = given if isinstance(given, Mapping) else {}
         if answer.get("type") == "approve":
             grants = answer.get("grants", ())

@@ -35,7 +35,7 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
     catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
     if not catalog.with_paths:
         return {}
-    fresh = [name for name in _touched(catalog, thread.messages) if name not in known][: MAX_TOUCHED - len(known)]
+    fresh = [name for name in _find_touched(catalog, thread.messages) if name not in known][: MAX_TOUCHED - len(known)]
     present = {message.id for message in thread.messages}
     lost = [name for name, message_id in known.items() if message_id not in present]
     anchor = thread.messages[-1].id if thread.messages else None
@@ -55,7 +55,7 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
     return merged(update, note_update(thread, anchor, "end", suggestion_note(lines))) if lines else update
 
 
-def hidden_in_section(run: Run) -> Mapping[str, Visibility]:
+def find_hidden_in_section(run: Run) -> Mapping[str, Visibility]:
     """Return what the section hides: skills that were announced in the conversation are not listed a second time."""
     view = run.known_view
     touched = run.thread.section("touched")
@@ -64,8 +64,8 @@ def hidden_in_section(run: Run) -> Mapping[str, Visibility]:
     return {**view.hidden, **{name: "user-only" for name in touched if view.hidden.get(name) != "off"}}
 
 
-def _touched(catalog: Catalog, messages: Sequence[AnyMessage]) -> list[str]:
-    paths = list(dict.fromkeys(_paths(messages)))[:MAX_PATHS]
+def _find_touched(catalog: Catalog, messages: Sequence[AnyMessage]) -> list[str]:
+    paths = list(dict.fromkeys(_find_paths(messages)))[:MAX_PATHS]
     return [
         entry.name
         for entry in catalog.with_paths
@@ -73,7 +73,7 @@ def _touched(catalog: Catalog, messages: Sequence[AnyMessage]) -> list[str]:
     ]
 
 
-def _paths(messages: Sequence[AnyMessage]) -> Iterator[str]:
+def _find_paths(messages: Sequence[AnyMessage]) -> Iterator[str]:
     """Yield the paths that the latest calls named, if they succeeded."""
     answered: set[str] = set()
     for message in reversed(messages):

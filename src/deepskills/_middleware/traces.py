@@ -60,14 +60,14 @@ def _key(name: str) -> str:
 # Tool calls.
 
 
-def calls_in(messages: Sequence[AnyMessage]) -> list[Call]:
+def find_calls(messages: Sequence[AnyMessage]) -> list[Call]:
     """Return the tool calls of a conversation that were answered, in the order of the answers."""
     asked = {call["id"]: call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
     answers = (message for message in messages if isinstance(message, ToolMessage))
     return [(call, answer) for answer in answers if (call := asked.get(answer.tool_call_id)) is not None]
 
 
-def _latest_turn(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+def _find_latest_turn(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     """Return the model's newest message and what follows it."""
     for place in range(len(messages) - 1, -1, -1):
         if isinstance(messages[place], AIMessage):
@@ -75,7 +75,7 @@ def _latest_turn(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     return ()
 
 
-def traces_in(calls: Iterable[Call]) -> dict[str, Trace | None]:
+def find_traces(calls: Iterable[Call]) -> dict[str, Trace | None]:
     """Return what calls did to skills, by name, the last of each; `None` for a load."""
     found: dict[str, Trace | None] = {}
     for call, answer in calls:
@@ -85,17 +85,17 @@ def traces_in(calls: Iterable[Call]) -> dict[str, Trace | None]:
             unloaded = make_trace("unloaded", by="model")
             found[mark["skill"]] = unloaded if mark["event"] == "unload" else None
         elif call["name"] == LOAD_TOOL and isinstance(asked, str):
-            traced = _trace_of_load(answer)
+            traced = _trace_load(answer)
             if traced is not None:
                 found[_key(asked)] = traced
     return found
 
 
-def _trace_of_load(answer: ToolMessage) -> Trace | None:
+def _trace_load(answer: ToolMessage) -> Trace | None:
     given = answer.additional_kwargs.get(MARK)
     said = given if isinstance(given, Mapping) else {}
     if answer.status == "error":
-        # Without a reason of ours somebody else refused it: a human, a policy, another middleware.
+        # Without a reason of ours another party refused it: a human, a policy, another middleware.
         code = said.get("reason") if said.get("event") == "refused" else None
         text = str(answer.text).removeprefix("Error: ")
         return make_trace("refused", str(code or "refused")[:MAX_USE], text=text)
@@ -108,26 +108,26 @@ def observe_turn(run: Run) -> dict[str, Any]:
     # The usual first model call of a run: nothing was called.
     if not thread.given or not isinstance(thread.given[-1], ToolMessage):
         return {}
-    calls = calls_in(_latest_turn(thread.given))
+    calls = find_calls(_find_latest_turn(thread.given))
     kept = thread.section("trail")
     loaded = {name_key(name) for name in thread.standing.loaded}
     trail = {
         name: traced
-        for name, traced in traces_in(calls).items()
+        for name, traced in find_traces(calls).items()
         if traced is not None and kept.get(name) != traced and name_key(name) not in loaded
     }
     known = thread.section("uses")
     uses = {
         name: [*known.get(name, ()), *new][:MAX_USES]
         for name in thread.standing.loaded
-        if (new := [use for use in uses_in(calls, name, run) if use not in known.get(name, ())])
+        if (new := [use for use in find_uses(calls, name, run) if use not in known.get(name, ())])
         and len(known.get(name, ())) < MAX_USES
     }
     context = {key: value for key, value in (("trail", trail), ("uses", uses)) if value}
     return {"skills_context": context} if context else {}
 
 
-def uses_in(calls: Iterable[Call], name: str, run: Run) -> list[str]:
+def find_uses(calls: Iterable[Call], name: str, run: Run) -> list[str]:
     """Return the tools and files of a loaded skill that calls used."""
     record = run.thread.standing.records[name]
     directory = parent(record["path"]).rstrip("/")
@@ -175,24 +175,24 @@ def _tools_of(name: str, run: Run) -> frozenset[str]:
 # The start of a run.
 
 
-def shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
+def build_shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
     """Return the update that keeps which skills another one of their name replaced."""
     by_path = {entry.path: entry.name for entry in found.catalog.entries}
     # By the path that the message quotes: problems are texts, and only this one names two files.
     new: dict[str, Any] = {}
     for noted in found.shadowed[:MAX_TRACED]:
-        winner = next((path for path in _quote_in(noted["message"]) if path in by_path), None)
+        winner = next((path for path in _find_quotes(noted["message"]) if path in by_path), None)
         if winner is not None:
             new[noted["path"]] = {"name": by_path[winner], "winner": winner}
     return _replace("shadowed", newest_traces("shadowed", new), run)
 
 
-def _quote_in(message: str) -> list[str]:
+def _find_quotes(message: str) -> list[str]:
     return message.split("`")[1::2]
 
 
-def hidden_update(run: Run) -> dict[str, Any]:
-    """Return the update that keeps what functions and extensions hid from this run: nobody else can ask them again."""
+def build_hidden_update(run: Run) -> dict[str, Any]:
+    """Return the update that keeps what functions and extensions hid: another process cannot ask them for this run."""
     if not run.settings.has_judges:
         return {}
     view = run.known_view

@@ -1,7 +1,7 @@
 """Decides which skills exist in a run and which the model may see.
 
 Three parties have a say: the author by frontmatter, the operator by a rule, and the extensions. The strictest counts,
-except that the operator may overrule an author by `"always"`. Whoever fails to answer hides the skill, because a guard
+except that the operator may overrule an author by `"always"`. A judge that fails hides the skill, because a guard
 that crashed has not agreed; but that is not a decision, so nothing is unloaded for it (`VisibleCatalog.unjudged`).
 """
 
@@ -42,7 +42,7 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.scan.found
     problems = looked.problems if looked is not None else run.thread.problems
-    judgements = await _judge(run, catalog, _broken_skills(problems, catalog))
+    judgements = await _judge(run, catalog, _find_broken(problems, catalog))
     judged, touched = judgements.hidden, run.thread.section("touched")
     unmatched = {
         entry.name: how
@@ -70,7 +70,7 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     return run.view
 
 
-async def unseen_names(run: Run) -> frozenset[str]:
+async def find_unseen_names(run: Run) -> frozenset[str]:
     """Return the skills of a run that the model may neither see nor load."""
     view = await find_view(run)
     judged = {**view.broken_hidden, **view.hidden}
@@ -86,7 +86,7 @@ def _shows_absent(settings: Settings, name: str) -> bool:
     return not isinstance(rule, Mapping) or _lookup(rule)(name) in {"on", "always"}
 
 
-def _broken_skills(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:
+def _find_broken(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:
     """Return what is known of skills whose files cannot be used: their directories' names."""
     entries: dict[str, SkillEntry] = {}
     for found in problems:
@@ -107,7 +107,7 @@ def _find_existing(problems: Sequence[SkillProblem], broken: Mapping[str, Visibi
 async def _judge(run: Run, catalog: Catalog, broken: Sequence[SkillEntry]) -> "_Judgements":
     """Return every skill that is not simply visible, and who hid it.
 
-    Skills whose files are broken go by their directories' names. A failure hides, because nobody knows whether the
+    Skills whose files are broken go by their directories' names. A failure hides, because it is unknown whether the
     skill may be seen; that is not a reason to unload it for good.
     """
     rule = run.settings.visibility
@@ -115,12 +115,12 @@ async def _judge(run: Run, catalog: Catalog, broken: Sequence[SkillEntry]) -> "_
     # What is fixed is worked out once per catalog, not for every hook of every run.
     hidden: dict[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:
-        hidden = await in_worker(lambda: fixed_rules(catalog.entries, rule), len(catalog.entries))
+        hidden = await in_worker(lambda: apply_fixed_rules(catalog.entries, rule), len(catalog.entries))
         rules.put(catalog.serial, hidden)
     if not broken and not run.settings.has_judges:
         return _Judgements(hidden)
     entries = [*catalog.entries, *broken]
-    judged = _Judgements({**hidden, **fixed_rules(broken, rule)})
+    judged = _Judgements({**hidden, **apply_fixed_rules(broken, rule)})
     judged.decided |= {name for name, how in judged.hidden.items() if how == "off"}
     if rule is not None and not isinstance(rule, Mapping):
         call = rule
@@ -190,7 +190,7 @@ async def _ask(own: SkillRun, entries: Sequence[SkillEntry]) -> _Judgement:
     return _hide_all(entries)
 
 
-def fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
+def apply_fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, Visibility]:
     """Return what frontmatter and a mapping say, for every skill that is not simply visible."""
     hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if entry.is_user_only}
     if not isinstance(rule, Mapping):

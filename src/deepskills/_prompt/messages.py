@@ -2,7 +2,7 @@
 
 In one file, because a model reads them in one conversation: the same thing has to have the same name everywhere, and
 a refusal has to name the way out that the tool descriptions promised. Each says what happened, with which value, and
-what to do next; a model that is only told "failed" tries the same call again.
+what to do next; a model that only reads "failed" tries the same call again.
 
 Names, paths and reasons come from strangers. They go through `escaping` (one line, bounded, no markup) and stand in
 quotes; the text of a skill itself is marked off by `skill_block`.
@@ -64,12 +64,12 @@ _NOTICES: dict[Reason, str] = {
 _PREFIX = "[Notice about skills, not from the user]"
 
 
-def media_left_out(kind: str) -> str:
+def word_media_left_out(kind: str) -> str:
     """Return what stands in the place of a file that the model does not take."""
     return f"[A file of type {field_text(kind, 80)} is left out: this model does not take it here. Work without it.]"
 
 
-def context_notice(name: str, reason: Reason) -> str:
+def word_notice(name: str, reason: Reason) -> str:
     """Return the line that stands where a skill's text was."""
     return _NOTICES[reason].format(name=clean_name(name))
 
@@ -90,7 +90,7 @@ def word_changed_notice(names: Sequence[str]) -> str:
     )
 
 
-def gone_notice(names: Sequence[str]) -> str:
+def word_gone_notice(names: Sequence[str]) -> str:
     """Say that loaded skills are no longer there."""
     return (
         f"{_PREFIX} No longer available and therefore unloaded: {quote_names(names)}. "
@@ -278,17 +278,17 @@ def _room(standing: LoadedSkills, budgets: Budgets) -> str:
 
 
 def tool_failed(tool: str, error: Exception, about: str = "") -> str:
-    """Say that a tool failed in a way that nobody expected."""
+    """Say that a tool failed unexpectedly."""
     skill = f" for '{field_text(about, 128)}'" if about else ""
     return f"Error: {tool} failed{skill} ({type(error).__name__}). Work without it."
 
 
-def skill_tool_failed(tool: str, reason: str) -> str:
+def word_unresolved_tool(tool: str, reason: str) -> str:
     """Say that a skill's own tool could not be resolved."""
     return f"Error: the tool '{field_text(tool, 128)}' could not be resolved: {_reason(reason, 300)}. Work without it."
 
 
-def call_refused(reason: str) -> str:
+def word_refusal(reason: str) -> str:
     """Say that a tool call was refused, or why it failed."""
     return f"Error: {field_text(reason, 2_000)}"
 
@@ -426,7 +426,7 @@ def _result(entry: SkillEntry, *, shows_description: bool) -> str:
     return f"{head}: {field_text(full_description(entry), MAX_DESCRIPTION)}" if shows_description else head
 
 
-def nothing_found(query: str) -> str:
+def word_nothing_found(query: str) -> str:
     """Say that no skill fits."""
     return f"No skill matches '{field_text(query, 200)}'. Try other words, or work without a skill."
 
@@ -436,7 +436,7 @@ def no_files(name: str) -> str:
     return f"The skill '{clean_name(name)}' has no files besides its instructions."
 
 
-def binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
+def word_binary_file(path: str, mime_type: str, size: int, limit: int | None) -> str:
     """Say what a file is that cannot be shown: of a kind that models do not take, or larger than `limit`."""
     reason = "is not text" if limit is None else f"is larger than the {limit:,} bytes that can be shown"
     return f"The file `{field_text(path, 300)}` {reason}. Its type is {mime_type}, its size {size:,} bytes."

@@ -379,7 +379,7 @@ class SectionInput:
     """What an extension shows in place of the list."""
 
     tools: frozenset[str] | None = None
-    """Names of the agent's tools, of those that the section speaks of; `None` if nobody knows."""
+    """Names of the agent's tools, of those that the section speaks of; `None` if they are unknown."""
 
     out_of_reach: frozenset[str] = frozenset()
     """Paths of sources that the agent's file tools do not reach, because they work on another backend."""
@@ -416,7 +416,7 @@ class SectionInput:
         return [source for source in self.places if source.path not in closed]
 
 
-def tools_spoken_of(names: Iterable[str | None]) -> frozenset[str]:
+def select_spoken_tools(names: Iterable[str | None]) -> frozenset[str]:
     """Return those of an agent's tools that the section depends on, so that no other changes it."""
     return frozenset({READ_TOOL, ASSET_TOOL, WRITE_TOOL}.intersection(names))
 
@@ -477,7 +477,7 @@ class Section:
         locations, warnings = self._locations(given), render_warnings(given.errors)
         template = self._template_for(given)
         if self.template == SKILLS_SYSTEM_PROMPT:
-            # Slots that stay empty leave no gap; the list, which may be long or an extension's own text, stays as it is.
+            # Slots that stay empty leave no gap. The list stays as it is: it may be long, or an extension's own text.
             before, slot, after = template.partition("{skills_list}")
             before = before.format(skills_locations=locations, skills_load_warnings=warnings)
             return re.sub(r"\n{3,}", "\n\n", before) + (skills if slot else "") + after.format()
@@ -505,7 +505,7 @@ class Section:
         return default_template(is_listed=given.replaced_list is None, files=files, max_loaded=self._max_loaded)
 
     def _locations(self, given: SectionInput) -> str:
-        # A path is of use to whoever can read or write there; a template of the user's own is shown it in any case.
+        # A path is of use to a model that can read or write there; a template of the user's own has it in any case.
         is_used = given.reads_files or bool(given.writable) or self.template != SKILLS_SYSTEM_PROMPT
         return render_locations(given.sources, shows_places=is_used)
 

@@ -19,7 +19,7 @@ from deepskills import Refuse, SkillEntry, SkillExtension, SkillFile, SkillRun, 
 from deepskills._files.manifest import file_digest
 from deepskills._files.paths import path_of_call
 from deepskills._io.plan import ResolveLinks
-from deepskills._prompt.messages import STRAY_FILE, call_refused
+from deepskills._prompt.messages import STRAY_FILE, word_refusal
 from deepskills.extensions._shared import MaybeAwaitable, as_edited
 
 MAX_NAMED = 5
@@ -199,7 +199,7 @@ def _keep(
     if refused is None:
         return result
     call = request.tool_call
-    return ToolMessage(call_refused(refused.reason), name=call["name"], tool_call_id=call["id"] or "", status="error")
+    return ToolMessage(word_refusal(refused.reason), name=call["name"], tool_call_id=call["id"] or "", status="error")
 
 
 def _text_of(result: ToolMessage | Command[Any]) -> str:

@@ -31,7 +31,7 @@ from pydantic import BaseModel, Field, field_validator
 from deepskills import SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillScriptRun, SkillsError, SkillsMiddleware
 from deepskills._files.paths import script_to_relative
 from deepskills._io.plan import Ask, Attempt, CallFailed, CallFunction, Execute, Failed, Work, unwrap
-from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON, call_refused
+from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON, word_refusal
 from deepskills._skillmd.masking import Masker
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import listed, problem, quoted
@@ -564,7 +564,7 @@ def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seco
     code: int | None = None
     is_error = True
     if isinstance(outcome, SkillsError):
-        text = call_refused(str(outcome))
+        text = word_refusal(str(outcome))
     elif isinstance(outcome, Exception):
         # Its message may contain anything, so neither the log nor the model gets it.
         logger.error("%s failed: %s", TOOL_NAME, type(outcome).__name__)
