@@ -45,7 +45,7 @@ from unloading import tokens_given_back
 from deepskills import SkillsMiddleware, read_skill
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.inventory import read_contents
-from deepskills._io.drivers import adrive
+from deepskills._io.drivers import adrive, side_by_side
 from store import store_rows
 
 SOURCES = ["/skills"]
@@ -195,7 +195,11 @@ def rounds_rows(root: Path) -> Iterator[Row]:
         folder.mkdir()
         (folder / "file.txt").write_text("x", encoding="utf-8")
     entries = [SkillEntry(skill, sources[0], "") for skill in skills]
-    taken = seconds(lambda: asyncio.run(adrive(read_contents(entries, depth=1), lambda: backend)))
+    taken = seconds(
+        lambda: asyncio.run(
+            adrive(side_by_side(*(read_contents(entry, depth=1) for entry in entries)), lambda: backend)
+        )
+    )
     yield Row(
         "load_skill, 20 ms a call",
         "the rounds needed: 2",

@@ -51,7 +51,7 @@ def with_hyphens(frontmatter: Mapping[str, object]) -> dict[str, object]:
     return fields
 
 
-def checked_files(files: Mapping[str, InlineContent]) -> dict[str, InlineContent]:
+def check_files(files: Mapping[str, InlineContent]) -> dict[str, InlineContent]:
     """Return the files by composed path.
 
     Raises:
@@ -159,7 +159,7 @@ class InlineSkill:
             generate_skill_md(self.name, description, body, fields)
         else:
             check_function(body, "The body", "text")
-        self._files = checked_files(files or {})
+        self._files = check_files(files or {})
 
     def __repr__(self) -> str:
         return f"InlineSkill({self.name!r}, {len(self._files)} further files)"
@@ -176,7 +176,7 @@ class InlineSkill:
             SkillsError: If a function raises, or returns something other than content.
         """
         given = self._body if path == SKILL_FILE else self._files[path]
-        content = self._called(given, path) if callable(given) else given
+        content = self._invoke(given, path) if callable(given) else given
         if path == SKILL_FILE:
             if not isinstance(content, str):
                 raise SkillsError(f"The function for the body returned {type(content).__name__}. Return text.")
@@ -195,7 +195,7 @@ class InlineSkill:
         content = self._body if path == SKILL_FILE else self._files[path]
         return None if callable(content) else len(self.read(path))
 
-    def _called(self, function: Callable[[], object], path: str) -> object:
+    def _invoke(self, function: Callable[[], object], path: str) -> object:
         try:
             return function()
         except GraphBubbleUp:

@@ -23,14 +23,11 @@ from deepskills._io.plan import (
     Entry,
     Failed,
     File,
-    Files,
+    FindExisting,
     FindProviders,
-    Inspect,
-    Inspected,
     ListDirectory,
     Listing,
     Plan,
-    ProvidersFound,
     ReadFiles,
     Work,
 )
@@ -54,16 +51,16 @@ class Tree:
     rounds: list[tuple[Call[Any], ...]] = field(default_factory=list)
 
     def answer(self, call: Call[Any]) -> Any:
-        if isinstance(call, Inspect):
-            return Inspected({})
+        if isinstance(call, FindExisting):
+            return frozenset()
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, FindProviders):
-            return ProvidersFound({})
+            return {}
         if isinstance(call, Work):
             return call.do()
         assert isinstance(call, ReadFiles)
-        return Files(tuple(self._file(path) for path in call.paths))
+        return tuple(self._file(path) for path in call.paths)
 
     def _listing(self, path: str) -> Any:
         start = path.rstrip("/") + "/"
@@ -85,7 +82,7 @@ class Tree:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
         # No call of the backend: work of our own, or a question to backends that serve skills.
-        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | Inspect | Work)]
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | FindExisting | Work)]
         return result
 
     def discover(
@@ -601,13 +598,13 @@ def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
     owner = InlineBackend([])
     catalogs = Catalogs(readings, owner)
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
-    made = catalogs.made(entries, [Source("/s", "S"), Source("/t", "Label")])
+    made = catalogs.remember(entries, [Source("/s", "S"), Source("/t", "Label")])
     record = json.loads(json.dumps(made.record))
     assert record == made.record
     assert record["sources"] == [["/s", "S"], ["/t", "Label"]]
     assert len(json.dumps(record)) < 300
-    assert catalogs.believed(record) is made
-    assert Catalogs(readings, owner).believed(record) is made, "another middleware on the same backend knows it too"
+    assert catalogs.recognize(record) is made
+    assert Catalogs(readings, owner).recognize(record) is made, "another middleware on the same backend knows it too"
 
 
 def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
@@ -615,15 +612,15 @@ def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> N
     text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
     catalog = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog
     stranger = Catalogs(Readings())
-    assert stranger.believed(catalog.record) is None
-    [entry] = stranger.claimed(catalog.record, catalog.copy_skills()).entries
+    assert stranger.recognize(catalog.record) is None
+    [entry] = stranger.restore(catalog.record, catalog.copy_skills()).entries
     assert (entry.name, entry.source, entry.is_read) == ("a", "/s", False)
     assert entry.skill["allowed_tools"] == []
     assert "include_tools" not in entry.skill["metadata"]
     assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
     [skill] = catalog.copy_skills()
     forged: list[Any] = [None, 5, "text", {}, [5], [{**skill, "path": "/etc/passwd"}], [skill, skill], [], [{}]]
-    assert [copy for copy in forged if stranger.claimed(catalog.record, copy).entries] == []
+    assert [copy for copy in forged if stranger.restore(catalog.record, copy).entries] == []
 
 
 def test_a_forged_record_gives_nothing() -> None:
@@ -631,14 +628,14 @@ def test_a_forged_record_gives_nothing() -> None:
     readings = Readings()
     catalogs = Catalogs(readings)
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
-    made = catalogs.made(entries, [Source("/s", "S")])
+    made = catalogs.remember(entries, [Source("/s", "S")])
     good: Any = made.record
     records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
     records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}, {**good, "sources": [["/", "S"]]}]
     records += [{**good, key: value} for key in good for value in (None, 5, "", "[" * 100_000, [1], {"a": 1})]
     for record in records:
-        assert catalogs.believed(record) is None, record
-        assert catalogs.claimed(record, made.copy_skills()).with_tools == []
+        assert catalogs.recognize(record) is None, record
+        assert catalogs.restore(record, made.copy_skills()).with_tools == []
 
 
 # The memory of parsed files.

@@ -1,7 +1,7 @@
 """Finding a skill by name, and what is near to a name that no skill has."""
 
 from deepskills._catalog.catalog import Catalog
-from deepskills._catalog.lookup import Unknown, not_found
+from deepskills._catalog.lookup import Unknown, explain_missing
 from support.loads import entry_of as skill
 
 FOUND = {
@@ -43,4 +43,4 @@ def test_an_unknown_name_is_answered_with_close_ones() -> None:
         "x" * 1_000_000: [],
     }
     for asked, expected in closest.items():
-        assert not_found(names, [], asked) == Unknown(asked, expected, names)
+        assert explain_missing(names, [], asked) == Unknown(asked, expected, names)

@@ -297,7 +297,7 @@ class Held(dict[str, str]):
         super().__init__()
         self.started, self.go = threading.Event(), threading.Event()
 
-    def get(self, *_: object) -> str:  # type: ignore[override]
+    def get(self, *_: object) -> str:
         self.started.set()
         assert self.go.wait(60)
         return "slow"
@@ -321,7 +321,7 @@ class Broken(dict[str, str]):
 
     reads = 0
 
-    def get(self, *_: object) -> str:  # type: ignore[override]
+    def get(self, *_: object) -> str:
         self.reads += 1
         if self.reads == 1:
             raise MemoryError("no room")

@@ -403,7 +403,7 @@ def test_what_a_word_of_a_request_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     )
 
     def scores(query: str) -> dict[str, float]:
-        return {library.documents[place].name: score for place, score in library.scored(query)}
+        return {library.documents[place].name: score for place, score in library.score(query)}
 
     assert scores("invoice invoices") == scores("invoice invoice")
     assert scores("2024")["reports"] < 0.5 * scores("reports")["reports"]

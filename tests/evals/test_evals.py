@@ -160,7 +160,7 @@ def test_an_agent_sees_the_library_and_nothing_else(tmp_path: Path) -> None:
         assert "triggers.json" not in text
         assert "link.txt" not in text
         assert "/printer/SKILL.md" in text
-        assert text.count("The skills are read-only here.") == 2
+        assert text.count("The skills here are read-only: ") == 2
         assert "'/etc/hostname' not found" in text
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

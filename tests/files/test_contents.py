@@ -6,18 +6,17 @@ from typing import Any, TypeVar
 import support
 from deepskills import ResourceMetadata, SkillMetadata
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._files.inventory import read_contents, summarize, take_inventories
+from deepskills._files.inventory import read_contents, summarize, take_inventory
+from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import (
     Call,
     Entry,
     Failed,
     File,
-    Files,
     ListDirectory,
     Listing,
     Plan,
     ReadFiles,
-    RealPaths,
     ShellPaths,
 )
 from deepskills._types import ResourceType
@@ -38,7 +37,7 @@ def tree(files: dict[str, str | bytes]) -> Callable[[Call[Any]], Any]:
 
     def answers(call: Call[Any]) -> Any:
         if isinstance(call, ReadFiles):
-            return Files(tuple(File(path, contents.get(path), None) for path in call.paths))
+            return tuple(File(path, contents.get(path), None) for path in call.paths)
         if not isinstance(call, ListDirectory):
             return Failed("not known here")
         inside = {path.removeprefix(f"{call.path}/") for path in contents if path.startswith(f"{call.path}/")}
@@ -68,7 +67,8 @@ def skill(name: str) -> SkillEntry:
 
 def without_shell(rounds: list[set[Call[Any]]]) -> list[set[Call[Any]]]:
     """Leave out the question for a shell's paths, which is answered in the process."""
-    return [calls for calls in rounds if not any(isinstance(call, ShellPaths) for call in calls)]
+    asked = [{call for call in calls if not isinstance(call, ShellPaths)} for calls in rounds]
+    return [calls for calls in asked if calls]
 
 
 def test_skills_are_read_in_two_rounds() -> None:
@@ -78,13 +78,13 @@ def test_skills_are_read_in_two_rounds() -> None:
     files |= {f"/skills/{name}/scripts/run.py": "" for name in names}
     files |= {"/skills/skill-0/assets/logo.svg": "", "/skills/skill-0/data/table.csv": ""}
 
-    read, rounds = by_hand(read_contents([skill(name) for name in names], 1), tree(dict(files)))
+    read, rounds = by_hand(side_by_side(*(read_contents(skill(name), 1) for name in names)), tree(dict(files)))
 
     first, second = without_shell(rounds)
     assert first == {call for name in names for call in _own_calls(name)}
     assert second == {ListDirectory("/skills/skill-0/assets"), *(ListDirectory(f"/skills/{n}/scripts") for n in names)}
-    assert [(read[name].text, read[name].failure) for name in names] == [(skill_md(name), None) for name in names]
-    assert [len(read[name].inventory.resources) for name in names] == [2, 1, 1, 1, 1]
+    assert [(contents.text, contents.failure) for contents in read] == [(skill_md(name), None) for name in names]
+    assert [len(contents.inventory.resources) for contents in read] == [2, 1, 1, 1, 1]
 
 
 def _own_calls(name: str) -> tuple[Call[Any], Call[Any]]:
@@ -93,23 +93,23 @@ def _own_calls(name: str) -> tuple[Call[Any], Call[Any]]:
 
 def test_a_lone_file_is_read_in_one_round() -> None:
     """A skill without standard directories needs no second round."""
-    _read, rounds = by_hand(read_contents([skill("alpha")], 1), tree({"/skills/alpha/SKILL.md": skill_md("alpha")}))
+    _read, rounds = by_hand(read_contents(skill("alpha"), 1), tree({"/skills/alpha/SKILL.md": skill_md("alpha")}))
 
     assert without_shell(rounds) == [set(_own_calls("alpha"))]
 
 
 UNREADABLE: dict[str, tuple[Any, str]] = {
     "failed": (Failed("the disk is on fire"), "the disk is on fire"),
-    "error": (Files((File("/skills/alpha/SKILL.md", None, "permission_denied"),)), "permission_denied"),
-    "no content": (Files((File("/skills/alpha/SKILL.md", None, None),)), "no content"),
-    "too large": (Files((File("/skills/alpha/SKILL.md", b"x" * (10 * 1024 * 1024 + 1)),)), "10485760"),
-    "not text": (Files((File("/skills/alpha/SKILL.md", b"\x00\x01\xff\xfe"),)), "not text"),
+    "error": ((File("/skills/alpha/SKILL.md", None, "permission_denied"),), "permission_denied"),
+    "no content": ((File("/skills/alpha/SKILL.md", None, None),), "no content"),
+    "too large": ((File("/skills/alpha/SKILL.md", b"x" * (10 * 1024 * 1024 + 1)),), "10485760"),
+    "not text": ((File("/skills/alpha/SKILL.md", b"\x00\x01\xff\xfe"),), "not text"),
 }
 
 
 def no_files(call: Call[Any]) -> Any:
     """Answer that a directory is empty, and that the backend has no shell."""
-    return RealPaths({}) if isinstance(call, ShellPaths) else Listing(())
+    return {} if isinstance(call, ShellPaths) else Listing(())
 
 
 def test_a_file_that_cannot_be_read_says_why() -> None:
@@ -117,10 +117,10 @@ def test_a_file_that_cannot_be_read_says_why() -> None:
     wrong = {}
     for name, (reply, told) in picked(UNREADABLE.items()):
         read, _rounds = by_hand(
-            read_contents([skill("alpha")], 1),
+            read_contents(skill("alpha"), 1),
             lambda call, reply=reply: reply if isinstance(call, ReadFiles) else no_files(call),  # type: ignore[misc]
         )
-        text, failure = read["alpha"].text, read["alpha"].failure
+        text, failure = read.text, read.failure
         if text or told not in (failure or ""):
             wrong[name] = (text, failure)
 
@@ -132,13 +132,13 @@ def test_a_listing_that_fails_leaves_the_text() -> None:
     content = skill_md("alpha").encode()
 
     read, _rounds = by_hand(
-        read_contents([skill("alpha")], 1),
-        lambda call: Files((File("x", content),)) if isinstance(call, ReadFiles) else Failed("no lists today"),
+        read_contents(skill("alpha"), 1),
+        lambda call: (File("x", content),) if isinstance(call, ReadFiles) else Failed("no lists today"),
     )
 
-    assert (read["alpha"].text, read["alpha"].failure) == (skill_md("alpha"), None)
-    assert read["alpha"].inventory.resources == []
-    assert read["alpha"].inventory.failure == "no lists today"
+    assert (read.text, read.failure) == (skill_md("alpha"), None)
+    assert read.inventory.resources == []
+    assert read.inventory.failure == "no lists today"
 
 
 # --- resources ---------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_resources_are_listed_as_deep_as_asked() -> None:
     root = answers(ListDirectory("/s"))
 
     for depth, rounds, scripts, too_deep in DEPTHS:
-        [inventory], performed = by_hand(take_inventories(["s"], [root], depth), answers)
+        inventory, performed = by_hand(take_inventory("s", root, depth), answers)
 
         by_type: dict[str, list[str]] = {}
         for resource in inventory.resources:
@@ -196,7 +196,7 @@ def test_resources_beyond_two_hundred_are_counted() -> None:
     for count, listed, more in [(0, 0, 0), (200, 200, 0), (201, 200, 1), (2_902, 200, 2_702)]:
         root = Listing(tuple(Entry(f"/s/{number:04}.txt", is_directory=False) for number in range(count)))
 
-        [inventory], _rounds = by_hand(take_inventories(["s"], [root], 1), tree({}))
+        inventory, _rounds = by_hand(take_inventory("s", root, 1), tree({}))
 
         assert (len(inventory.resources), inventory.more) == (listed, more)
 
@@ -204,9 +204,9 @@ def test_resources_beyond_two_hundred_are_counted() -> None:
 def test_several_skills_keep_their_resources_apart() -> None:
     """Resources of skills that are listed together go to the skill they belong to."""
     answers = tree({"/a/scripts/x.py": "", "/b/scripts/y.py": ""})
-    roots = [answers(ListDirectory("/a")), answers(ListDirectory("/b"))]
+    plans = [take_inventory(name, answers(ListDirectory(f"/{name}")), 1) for name in ("a", "b")]
 
-    inventories, rounds = by_hand(take_inventories(["a", "b"], roots, 1), answers)
+    inventories, rounds = by_hand(side_by_side(*plans), answers)
 
     assert [[item["path"] for item in inventory.resources] for inventory in inventories] == [
         ["/a/scripts/x.py"],
@@ -219,7 +219,7 @@ def test_a_listing_in_part_gives_its_part() -> None:
     """A listing with entries and an error gives the entries and keeps the error."""
     root = Listing((Entry("/s/README", is_directory=False),), error="cut short")
 
-    [inventory], _rounds = by_hand(take_inventories(["s"], [root], 1), tree({}))
+    inventory, _rounds = by_hand(take_inventory("s", root, 1), tree({}))
 
     assert [item["path"] for item in inventory.resources] == ["/s/README"]
     assert inventory.failure == "cut short"

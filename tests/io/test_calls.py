@@ -32,18 +32,14 @@ from deepskills._io.plan import (
     Entry,
     Execute,
     Failed,
-    Files,
-    Inspect,
-    Inspected,
+    FindExisting,
     ListDirectory,
     Listing,
-    Nature,
     Plan,
     ReadFiles,
     ResultT,
     WaitFor,
     WriteFiles,
-    Written,
     read_files,
     together,
 )
@@ -219,8 +215,8 @@ def test_files_are_written_and_errors_told_by_path(mode: Mode, tmp_path: Path) -
     written = perform(mode, ask(WriteFiles((("/a/b.txt", b"B"), ("/taken", b"no")))), disk(tmp_path), 20)
     assert (tmp_path / "a/b.txt").read_bytes() == b"B"
     [reply] = written
-    assert isinstance(reply, Written)
-    assert list(reply.errors) == ["/taken"]
+    assert isinstance(reply, dict)
+    assert list(reply) == ["/taken"]
 
 
 class Uploading(BackendProtocol):
@@ -238,10 +234,10 @@ def test_writes_never_pass_for_done_when_the_backend_does_not_say_so(mode: Mode)
     """Whatever a backend answers, a file counts as written only if there is an answer for it without an error."""
     fine, bad = FileUploadResponse(path="/a"), FileUploadResponse(path="/a", error="permission_denied")
     table: list[tuple[Any, Any]] = [
-        ([fine], Written({})),
-        ([bad], Written({"/a": "permission_denied"})),
-        ([], Written({"/a": "the backend gave no answer for this file"})),
-        ([None], Written({"/a": "the backend gave no answer for this file"})),
+        ([fine], {}),
+        ([bad], {"/a": "permission_denied"}),
+        ([], {"/a": "the backend gave no answer for this file"}),
+        ([None], {"/a": "the backend gave no answer for this file"}),
         (None, Failed("the backend answered with NoneType")),
         (OSError("full"), Failed("OSError: full")),
     ]
@@ -366,18 +362,10 @@ def test_the_size_limit_is_the_callers(mode: Mode, hostile: Path) -> None:
 
 @both_modes
 def test_a_look_at_a_disk_opens_nothing(mode: Mode, hostile: Path) -> None:
-    """What lies at paths is told for local backends; paths of others, and what is not there, are left out."""
+    """Where something lies is known for local backends; paths of others, and what is not there, are left out."""
     paths = ("/good.md", "/fifo.md", "/huge.md", "/missing.md", "/nul\x00")
-    assert perform(mode, ask(Inspect(paths)), disk(hostile)) == [
-        Inspected(
-            {
-                "/good.md": Nature(is_regular=True, size=4),
-                "/fifo.md": Nature(is_regular=False, size=0),
-                "/huge.md": Nature(is_regular=True, size=LARGE),
-            }
-        )
-    ]
-    assert perform(mode, ask(Inspect(paths)), store_backend()) == [Inspected({})]
+    assert perform(mode, ask(FindExisting(paths)), disk(hostile)) == [frozenset(paths[:3])]
+    assert perform(mode, ask(FindExisting(paths)), store_backend()) == [frozenset()]
 
 
 @both_modes
@@ -448,8 +436,8 @@ def test_backends_with_async_methods_alone_serve_async_runs(seconds: float | Non
         assert is_backend(backend)
         listing, files = perform("async", ask(*calls), backend, seconds)
         assert listing == Listing((Entry("/a/file", is_directory=False),))
-        assert isinstance(files, Files)
-        assert files.files[0].content == b"/a/file"
+        assert isinstance(files, tuple)
+        assert files[0].content == b"/a/file"
     routed = CompositeBackend(default=store_backend(), routes={"/r/": AsyncProtocol()})
     found = perform("async", read_files(["/r/a", "/b"]), routed, seconds)
     assert (found["/r/a"].content, found["/b"].is_missing) == (b"/a", True)

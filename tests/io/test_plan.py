@@ -28,7 +28,6 @@ from deepskills._io.plan import (
     Entry,
     Failed,
     File,
-    Files,
     ListDirectory,
     Listing,
     Plan,
@@ -159,10 +158,10 @@ def test_every_backend_is_asked_the_same_way(mode: Mode, kind: str, tmp_path: Pa
     paths = tuple(f"{prefix}/top/{name}" for name in ("sub/b.txt", "missing.txt", "a.txt"))
     listing, files = perform(mode, ask(ListDirectory(f"{prefix}/top"), ReadFiles(paths)), backend)
     assert listing == Listing((Entry(f"{prefix}/top/a.txt", False), Entry(f"{prefix}/top/sub", True)))  # noqa: FBT003
-    assert isinstance(files, Files)
-    assert [file.path for file in files.files] == list(paths)
-    assert [file.content for file in files.files] == [b"B", None, b"A"]
-    assert [file.is_missing for file in files.files] == [False, True, False]
+    assert isinstance(files, tuple)
+    assert [file.path for file in files] == list(paths)
+    assert [file.content for file in files] == [b"B", None, b"A"]
+    assert [file.is_missing for file in files] == [False, True, False]
 
 
 @both_modes
@@ -789,7 +788,7 @@ def batch(call: Call[Any]) -> tuple[str, ...]:
 
 
 def honest(call: Call[Any]) -> Any:
-    return Files(tuple(File(path, path.encode()) for path in batch(call)))
+    return tuple(File(path, path.encode()) for path in batch(call))
 
 
 def test_files_come_in_one_batch() -> None:

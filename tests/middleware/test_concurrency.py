@@ -122,14 +122,14 @@ def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatc
     def find(_number: int) -> Catalog:
         gate.wait()
         entries = [shared.entry(shared.read(path, content), "/skills") for path, content in files.items()]
-        return catalogs.made(entries, [Source("/skills", "Skills")])
+        return catalogs.remember(entries, [Source("/skills", "Skills")])
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(find, range(4)))
 
     assert sorted(parsed) == sorted(files)
     assert len(set(map(id, found))) == 1
-    assert catalogs.believed(found[0].record) is found[0]
+    assert catalogs.recognize(found[0].record) is found[0]
 
 
 def test_nothing_of_ours_blocks_the_event_loop(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary, ref
 
 from deepskills._catalog.search import beginning_of
@@ -184,7 +184,7 @@ class Readings:
         digest = digest_of(content)
         reading = self._remembered.get((path, digest))
         if reading is None:
-            make = partial(self._made, path, content, digest, is_whole=True)
+            make = partial(self._parse, path, content, digest, is_whole=True)
             reading = self._remembered.get_or_make((path, digest), make)
         if beside is None:
             return reading
@@ -193,7 +193,7 @@ class Readings:
 
     def read_once(self, path: str, content: bytes, beside: bytes | None = None) -> Reading:
         """Return what the files say, and remember nothing: no claim in state leads to it by a digest."""
-        reading = self._made(path, content, digest_of(content))
+        reading = self._parse(path, content, digest_of(content))
         return reading if beside is None else _read_beside(reading, path, beside)
 
     def read_listed(self, skill: ProvidedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
@@ -225,7 +225,7 @@ class Readings:
         except Exception as error:  # noqa: BLE001 - a provider's mapping may raise anything
             reason = f"its frontmatter cannot be read: {type(error).__name__}"
             return Reading(None, (problem(path, "provided-invalid", reason=reason),), version, {})
-        return self._kept(reading, path, version, b"", "")
+        return self._bound(reading, path, version, b"", "")
 
     def recall(self, path: str, digest: str) -> Reading | None:
         """Return what a file of this digest says, if this process has read it."""
@@ -261,14 +261,14 @@ class Readings:
             entry = reading.entries.setdefault((source, name), made)
         return entry
 
-    def _made(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
+    def _parse(self, path: str, content: bytes, digest: str, *, is_whole: bool = False) -> Reading:
         reading = read_skill(content, path=path)
         beginning = beginning_of(reading.body) if self._for_search else b""
         # Only over a whole file: locks compare it with what lies on disk.
         sha256 = digest.removeprefix("sha256:") if is_whole else ""
-        return self._kept(reading, path, digest, beginning, sha256)
+        return self._bound(reading, path, digest, beginning, sha256)
 
-    def _kept(self, reading: SkillReading, path: str, digest: str, beginning: bytes, sha256: str) -> Reading:
+    def _bound(self, reading: SkillReading, path: str, digest: str, beginning: bytes, sha256: str) -> Reading:
         # What the metadata has as well is held once.
         known: Mapping[str, Any] = reading.metadata or {}
         kept = {
@@ -377,10 +377,10 @@ def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], be
 # edited, a thread may be copied from another user. A catalog grants power (which files are read as instructions, which
 # tools become callable, what a user may start), so two questions are asked about what state holds:
 #
-# 1. *Did this process make that catalog?* `Catalogs.made` keeps each catalog that discovery produced, per backend,
+# 1. *Did this process make that catalog?* `Catalogs.remember` keeps each catalog that discovery produced, per backend,
 #    under its fingerprint, which covers the frontmatter keys that were kept for it. Then it is the very object that was
-#    made, and nothing that state says about it counts (`believed`). Otherwise the sources are listed again.
-# 2. *If a source cannot be listed, what may still be shown?* `claimed` takes the skills of that source from
+#    made, and nothing that state says about it counts (`recognize`). Otherwise the sources are listed again.
+# 2. *If a source cannot be listed, what may still be shown?* `restore` takes the skills of that source from
 #    `skills_metadata`, if that is the copy which the record names, without their powers: no tools, no frontmatter
 #    except keys that only restrict (a lie there can hide a skill, never reveal one). So a source that is down keeps the
 #    names it had, until a look at it decides.
@@ -449,7 +449,7 @@ class Catalog:
         """What state keeps of the catalog."""
         sources = [[source.path, source.label] for source in self.sources]
         restrictions = {entry.name: kept for entry in self.entries if (kept := _restrictions_of(entry.frontmatter))}
-        # By which `claimed` recognizes the list in `skills_metadata`, so that state holds it only once.
+        # By which `restore` recognizes the list in `skills_metadata`, so that state holds it only once.
         copy = _digest_of_copy([entry.skill for entry in self.entries])
         record = CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
         origins = {entry.name: entry.origin for entry in self.entries if entry.origin is not None}
@@ -548,7 +548,7 @@ class Catalogs:
         self._made = _get_made_for(owner if owner is not None else self)
         self._latest: Callable[[], Catalog | None] = lambda: None
 
-    def made(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
+    def remember(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
         fingerprint = fingerprint_of(entries, sources)
         # Question 1 must never be answered by what question 2 let in.
@@ -572,36 +572,32 @@ class Catalogs:
         self._latest = ref(made)
         return made
 
-    def believed(self, record: object) -> Catalog | None:
+    def recognize(self, record: object) -> Catalog | None:
         """Return the catalog that state names, if this process has made it; `None` if it has to look for itself."""
-        catalog = self._made.get(record_key(record))
-        # All of the record, not its key alone: it holds the sources as well, so that a forged one cannot pass another
-        # agent's catalog off as its own. What equals a record of ours needs no further check of its shape.
-        return catalog if catalog is not None and catalog.record == record else None
+        return self._made.get(record_key(record))
 
-    def claimed(self, record: object, copy: object) -> Catalog:
+    def restore(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without any power where this process has not read the file.
 
         It only fills in for a source that cannot be read now. `copy` is `skills_metadata`, which callers may write: it
         counts only if it is the copy that the record names.
         """
         # Question 1 first: what this process made needs no claims.
-        believed = self.believed(record)
+        believed = self.recognize(record)
         if believed is not None:
             return believed
-        known = _as_record(record)
-        if known is None or not isinstance(copy, list) or not all(map(_is_skill, copy)):
+        if not _has_shape(record, CatalogRecord) or not _has_shape(copy, list[SkillMetadata]):
             return Catalog()
-        # A caller may have written the list: it must be the one that discovery wrote beside the record. Whoever forges
-        # both gains names and descriptions, and nothing else (`_harmless`).
-        if _digest_of_copy(copy) != known["copy"]:
+        known, skills = cast("CatalogRecord", record), cast("list[SkillMetadata]", copy)
+        # A caller may have written the list: it must be the one that discovery wrote beside the record.
+        if _digest_of_copy(skills) != known["copy"]:
             return Catalog()
         sources = [Source(path, label) for path, label in known["sources"]]
         restrictions, origins = known["restrictions"], known.get("origins", {})
         return Catalog(
             [
                 _harmless(skill, sources, restrictions.get(name := skill["name"], {}), origins.get(name))
-                for skill in copy
+                for skill in skills
             ],
             sources,
         )
@@ -626,26 +622,23 @@ def record_key(record: object) -> str:
     return key if isinstance(key, str) else ""
 
 
-def _as_record(record: object) -> CatalogRecord | None:
-    """Return what state holds, if it has the shape of a record."""
-    if not isinstance(record, dict):
-        return None
+def _has_shape(value: object, kind: object) -> bool:
+    """Whether what state holds is of a kind."""
     # Imported when state is read: the command line has no state, and pydantic would double the time it takes to start.
     from pydantic import ValidationError  # noqa: PLC0415
 
     try:
-        return _record_type().validate_python(record)
+        _adapter_of(kind).validate_python(value, strict=True)
     except ValidationError:
-        return None
+        return False
+    return True
 
 
 @cache
-def _record_type() -> "TypeAdapter[CatalogRecord]":
-    from pydantic import ConfigDict, TypeAdapter, with_config  # noqa: PLC0415
+def _adapter_of(kind: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - a type
+    from pydantic import TypeAdapter  # noqa: PLC0415
 
-    strict = ConfigDict(strict=True, extra="forbid")
-    with_config(strict)(SkillOrigin)
-    return TypeAdapter(with_config(strict)(CatalogRecord))
+    return TypeAdapter(kind)
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:
@@ -654,24 +647,6 @@ def _copy(skill: SkillMetadata) -> SkillMetadata:
     copy["metadata"] = skill["metadata"].copy()
     copy["allowed_tools"] = skill["allowed_tools"].copy()
     return copy
-
-
-def _is_skill(item: object) -> bool:
-    if not isinstance(item, dict) or item.keys() != SkillMetadata.__annotations__.keys():
-        return False
-    optional = (item["license"], item["compatibility"])
-    further, tools = item["metadata"], item["allowed_tools"]
-    return (
-        _are_text([item["path"], item["name"], item["description"], *(text for text in optional if text is not None)])
-        and isinstance(further, dict)
-        and _are_text([*further, *further.values()])
-        and isinstance(tools, list)
-        and _are_text(tools)
-    )
-
-
-def _are_text(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 # A catalog as it was last seen.

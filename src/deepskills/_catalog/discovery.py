@@ -92,11 +92,11 @@ async def discover(  # noqa: PLR0913 - what a look at sources depends on
     for entry in known.entries if known is not None else ():
         before.setdefault(entry.source, []).append(entry)
 
-    def merged() -> Discovery:
+    def merge() -> Discovery:
         harvests = [_Harvest(listed, readings, before.get(listed.source.path, []), kept) for listed in shown]
         return _merge(sources, harvests, catalogs)
 
-    return await in_worker(merged, sum(len(listed.paths) for listed in shown))
+    return await in_worker(merge, sum(len(listed.paths) for listed in shown))
 
 
 def _recall_files(
@@ -150,7 +150,7 @@ async def with_providers(sources: Sequence[Source]) -> list[Source]:
     if not paths:
         return [*sources]
     reply = await Attempt(FindProviders(paths))
-    serving = {} if isinstance(reply, Failed) else reply.providers
+    serving = {} if isinstance(reply, Failed) else reply
     return [
         found
         for source in sources
@@ -291,7 +291,7 @@ def _merge(sources: Sequence[Source], harvests: list[_Harvest], catalogs: Catalo
                 shadowed.append(problem(loser.path, "skill-shadowed", name=quoted(name), winner=quoted(entry.path)))
             # Set again, not moved: a name keeps its place in the list when a later source overrides it.
             entries[name] = entry
-    catalog = catalogs.made(list(entries.values()), sources)
+    catalog = catalogs.remember(list(entries.values()), sources)
     return Discovery(
         catalog=catalog,
         problems=problems + requirement_problems(catalog.entries, catalog.find),
@@ -459,7 +459,7 @@ class SourceScan:
         sources, _ = await self.sources()
         return await find_provided_files(sources, entry, self._caller)
 
-    def started(self, record: object, found: Discovery) -> None:
+    def remember_start(self, record: object, found: Discovery) -> None:
         """Remember what the start of a run found, so that its other hooks need not look again."""
         self._looks.put(record, found)
 
@@ -469,31 +469,31 @@ class SourceScan:
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
         if self._varies:
-            return await self._in_invocation(self._looks, record, copy)
+            return await self._in_invocation(record, copy)
         sources, failure = await self.sources()
-        believed = self._library.catalogs.believed(record)
+        believed = self._library.catalogs.recognize(record)
         # While the sources cannot be resolved, the believed catalog stands: its files are still refused by `refusals`.
         if believed is not None and (failure is not None or believed.is_of(sources)):
             return believed
-        return await self._in_invocation(self._looks, record, copy)
+        return await self._in_invocation(record, copy)
 
-    async def _in_invocation(self, looks: ScanMemory, record: object, copy: object) -> Catalog:
+    async def _in_invocation(self, record: object, copy: object) -> Catalog:
         """Return what this invocation has seen with its own eyes."""
-        found = looks.get(record)
+        found = self._looks.get(record)
         if found is None:
             found = await self.discover(await self.known(record, copy))
-            looks.put(record, found)
+            self._looks.put(record, found)
         self.found = found
         return found.catalog
 
     async def known(self, record: object, copy: object) -> Catalog | None:
         """Return what stands in for a source that fails: what state claims, unless it may be another user's."""
-        return (await self.claimed(record, copy)) if self._library.is_shared else None
+        return (await self.restore(record, copy)) if self._library.is_shared else None
 
-    async def claimed(self, record: object, copy: object) -> Catalog:
-        """Return the catalog that state claims to have, without powers; see `Catalogs.claimed`."""
+    async def restore(self, record: object, copy: object) -> Catalog:
+        """Return the catalog that state claims to have, without powers; see `Catalogs.restore`."""
         size = len(copy) if isinstance(copy, list) else 0
-        return await in_worker(lambda: self._library.catalogs.claimed(record, copy), size)
+        return await in_worker(lambda: self._library.catalogs.restore(record, copy), size)
 
     async def refusals(self, entries: Sequence[SkillEntry]) -> dict[str, str]:
         """Return which of these skills must not be read, and why; the sources are listed if that may help."""

@@ -51,7 +51,7 @@ class Broken:
     problem: SkillProblem
 
 
-def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
+def find_broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
     """Return what is wrong with the file in a directory of that name; `None` if nothing is known to be."""
     wanted = name_key(asked)
     for found in problems:
@@ -62,10 +62,10 @@ def broken(problems: Iterable[SkillProblem], asked: str) -> Broken | None:
     return None
 
 
-def not_found(names: Sequence[str], problems: Sequence[SkillProblem], asked: str) -> Broken | Unknown:
+def explain_missing(names: Sequence[str], problems: Sequence[SkillProblem], asked: str) -> Broken | Unknown:
     """Return what to answer to a name that no skill has; a broken file in a directory of that name is the reason."""
     incomplete = any(found["code"] in SOURCE_ERRORS for found in problems)
-    return broken(problems, asked) or Unknown(asked, closest_names(names, asked), list(names), incomplete)
+    return find_broken(problems, asked) or Unknown(asked, closest_names(names, asked), list(names), incomplete)
 
 
 def closest_names(names: Sequence[str], asked: str) -> list[str]:
@@ -100,7 +100,7 @@ def find_or_raise(
     if entry is not None:
         return entry
     noted = list(problems)
-    raise not_found_error(not_found([entry.name for entry in catalog.entries], noted, name), noted, again)
+    raise not_found_error(explain_missing([entry.name for entry in catalog.entries], noted, name), noted, again)
 
 
 def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem], again: str) -> SkillsError:
@@ -217,7 +217,7 @@ Resolve: TypeAlias = Callable[[str], Iterable[tuple[str, str | None]]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadOrder:
     """What loading a skill with all that it requires takes."""
 
     order: tuple[str, ...]
@@ -249,7 +249,7 @@ def required_by(entry: SkillEntry, find: Callable[[str], SkillEntry | None]) -> 
     return [(name, (find(f"{namespace}:{name}") if namespace else None) or find(name)) for name in names]
 
 
-def plan(name: str, resolve: Resolve) -> Plan:
+def order_loads(name: str, resolve: Resolve) -> LoadOrder:
     """Return how to load a skill with what it requires, directly and by way of others.
 
     A circle ends nothing: each skill on it is loaded once. At most twice `MAX_BROUGHT` skills are looked at, for some
@@ -268,13 +268,13 @@ def plan(name: str, resolve: Resolve) -> Plan:
         if current in seen:
             continue
         if len(seen) > 2 * MAX_BROUGHT:
-            return Plan((), tuple(missing), is_cut=True)
+            return LoadOrder((), tuple(missing), is_cut=True)
         seen.add(current)
         stack.append((current, True))
         wanted = list(resolve(current))
         missing |= dict.fromkeys(written for written, found in wanted if found is None)
         stack += [(found, False) for _, found in reversed(wanted) if found is not None]
-    return Plan(tuple(order), tuple(missing))
+    return LoadOrder(tuple(order), tuple(missing))
 
 
 def circles_of(names: Iterable[str], resolve: Resolve) -> list[tuple[str, ...]]:

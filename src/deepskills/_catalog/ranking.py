@@ -156,7 +156,7 @@ class Ranker:
         if n < 1 or not index.documents or not query.strip():
             return Ranking([], [])
         many = n if self._meaning is None else max(n, CONSIDERED)
-        found = await unwrap(Work(lambda: index.scored(query, many, hidden)))
+        found = await unwrap(Work(lambda: index.score(query, many, hidden)))
         trouble = None
         if self._meaning is not None:
             meaning = await self._meaning.compare(index, query, store, hidden)

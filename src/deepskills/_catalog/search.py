@@ -331,9 +331,9 @@ class SearchIndex:
 
     def search(self, query: str, limit: int = 5, hidden: Collection[str] = ()) -> list[str]:
         """Return the names of the best matches, best first; none if nothing fits."""
-        return [self.documents[place].name for place, _score in self.scored(query, limit, hidden)]
+        return [self.documents[place].name for place, _score in self.score(query, limit, hidden)]
 
-    def scored(self, query: str, limit: int = 5, hidden: Collection[str] = ()) -> list[tuple[int, float]]:
+    def score(self, query: str, limit: int = 5, hidden: Collection[str] = ()) -> list[tuple[int, float]]:
         """Return the places of the best matches with their scores, best first, without skills of hidden names."""
         return self._find_best(_Query(self, query), limit, hidden)
 

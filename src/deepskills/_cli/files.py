@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from deepskills._catalog.layout import select_searched
 from deepskills._cli.plugins import is_plugin
 from deepskills._errors import SkillsError
 from deepskills._install.paths import READ_ONLY
 from deepskills._io.backends import PathsOfThisMachine
 from deepskills._io.drivers import drive
 from deepskills._io.plan import Entry, Failed, Listing, Plan, Visit, Visitor, walk
+from deepskills._providers.directory import select_searched
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import MAX_DIRECTORIES, MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillProblem

@@ -7,13 +7,12 @@ its first bytes (`kind_of`), since a name can say anything.
 """
 
 import difflib
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from deepskills._errors import SkillFileNotFoundError, SkillFormatError, SkillPathError, SkillsError
-from deepskills._files.inventory import only_file
+from deepskills._files.inventory import MAX_DEPTH, RESOURCE_ORDER, FilesFound, Place, find_place, only_file, type_of
 from deepskills._files.paths import (
     STANDARD_DIRECTORIES,
     AssetDirectories,
@@ -26,21 +25,16 @@ from deepskills._files.paths import (
 from deepskills._io.plan import (
     PASSED_OVER,
     Attempt,
-    Entry,
     Failed,
     ListDirectory,
     Listing,
     ReadFiles,
     ResolveLinks,
-    Visit,
-    Visitor,
     is_missing_error,
-    lies_under,
     parent,
-    walk,
 )
 from deepskills._skillmd.problems import listed, quoted
-from deepskills._types import MAX_SKILL_FILE_BYTES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceType, SkillMetadata
+from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE, SkillMetadata
 
 MediaKind: TypeAlias = Literal["image", "audio", "file"]
 """Kinds of content that models take beside text, as LangChain's content blocks call them."""
@@ -116,39 +110,7 @@ def text_of(content: bytes) -> str | None:
 MAX_ASSETS = 500
 """How many files of a skill are listed."""
 
-_RANKS: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
-"""In which order files are kept where there are too many."""
-
 _NO_FILE = frozenset({"is_directory", "invalid_path"})
-
-MAX_ASSET_DEPTH = 64
-"""How deep directories are listed; links may form circles."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A skill's directory: as the backend names it, and where it really lies if the backend is local."""
-
-    directory: str
-    real: str | None
-
-    def path(self, relative: str) -> str:
-        """Return the backend path of a file of the skill."""
-        return f"{self.directory.rstrip('/')}/{relative}"
-
-    def relative(self, path: str) -> str:
-        """Return a backend path as the skill names it."""
-        return path[len(self.directory.rstrip("/")) + 1 :]
-
-    def canonical(self, real: str) -> str:
-        """Return the backend path of a file that really lies at `real`."""
-        return self.path(_posix(real)[len(_posix(self.real or "")) + 1 :]).rstrip("/")
-
-    def holds(self, real: str | None) -> bool:
-        """Whether a resolved path is the skill's directory or lies in it."""
-        if self.real is None:
-            return True
-        return real is not None and (real == self.real or lies_under(_posix(real), _posix(self.real)))
 
 
 @dataclass(frozen=True)
@@ -170,118 +132,35 @@ async def list_assets(
     Raises:
         SkillsError: If a directory that exists cannot be listed.
     """
-    place = await _place(skill)
-    search = _Search(skill, place, directories, closed)
-    starts = [place.directory] if directories == "all" else [place.path(name) for name in directories]
-    walked = await walk(
-        [(_ONE_WALK, path) for path in starts],
-        search,
-        # The skill's own directory is a level of its own there.
-        levels=MAX_ASSET_DEPTH + (directories == "all"),
-        resolve_links=True,
+    place = await find_place(skill["path"])
+
+    def is_open(relative: str) -> bool:
+        return is_allowed(relative, directories) and not is_closed(relative, closed)
+
+    found = FilesFound(
+        place, lambda directory: is_open(f"{directory}/file") and PASSED_OVER.isdisjoint(directory.split("/"))
     )
-    if walked.too_deep:
-        search.notes.append(
-            f"Directories deeper than {MAX_ASSET_DEPTH} levels are not listed; they may hold more files."
-        )
-    return search.finish()
+    await found.collect([place.directory] if directories == "all" else [place.path(name) for name in directories])
+    for failed in found.failed.values():
+        _check_absent(skill, failed)
+    notes = [
+        f"Part of {quoted(relative)} could not be listed: {quoted(error)}." for relative, error in found.partial.items()
+    ]
+    if found.too_deep:
+        notes.append(f"Directories deeper than {MAX_DEPTH} levels are not listed; they may hold more files.")
+    # Checked under the real path as well, which may lie in another directory than the link.
+    paths = {real for relative, real in (await found.resolve()).items() if is_open(relative) and is_open(real)}
+    if len(paths) > MAX_ASSETS or found.is_cut:
+        notes.append(f"Only {MAX_ASSETS} files are listed; there are more.")
+    first = sorted(paths, key=lambda relative: (RESOURCE_ORDER[type_of(relative)], relative))
+    return Assets(sorted(first[:MAX_ASSETS]), notes)
 
 
-class _Search(Visitor[str]):
-    """Collects the files of one skill on a walk through its directories."""
-
-    def __init__(
-        self, skill: SkillMetadata, place: Place, directories: AssetDirectories, closed: Sequence[str]
-    ) -> None:
-        self.notes: list[str] = []
-        self._closed = closed
-        self._skill = skill
-        self._place = place
-        self._directories = directories
-        self._found: set[str] = set()
-        self._ranks: Counter[int] = Counter()
-        self._named: list[str] = []
-        self._is_cut = False
-
-    def admit(self, visit: Visit[str]) -> Visit[str] | None:
-        """Return the directory by the path it really has, unless it leads out of the skill or nobody would see it."""
-        # By the real path, so that a link inside the skill is listed once, under the name that a read would accept, and
-        # a circle of links ends.
-        if visit.real is not None and visit.real == self._place.real:
-            path = self._place.directory
-        elif self._place.holds(visit.real):
-            path = visit.path if visit.real is None else self._place.canonical(visit.real)
-        else:
-            return None
-        if not self._may_hold_assets(path):
-            return None
-        # A directory whose files could not be among those listed is not entered.
-        rank = self._rank(self._place.relative(path))
-        if sum(count for other, count in self._ranks.items() if other <= rank) >= MAX_ASSETS:
-            self._is_cut = True
-            return None
-        return replace(visit, path=path)
-
-    def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
-        """Collect a directory's files; return the directories below it."""
-        if isinstance(reply, Listing) and reply.error:
-            relative = quoted(self._place.relative(visit.path))
-            self.notes.append(f"Part of {relative} could not be listed: {quoted(reply.error)}.")
-        # A backend may list paths from elsewhere, by mistake or on purpose.
-        own = [entry for entry in _entries(self._skill, reply) if lies_under(entry.path, self._place.directory)]
-        self._named += [
-            entry.path
-            for entry in own
-            if not entry.is_directory and is_allowed(self._place.relative(entry.path), self._directories)
-        ]
-        return [
-            (_ONE_WALK, entry.path)
-            for entry in own
-            if entry.is_directory and entry.name not in PASSED_OVER and self._may_hold_assets(entry.path)
-        ]
-
-    async def settle(self) -> None:
-        """Keep the files of a level that do not lead out of the skill, each by the path it really has."""
-        # All files of a level in one call: in async runs each call takes a thread.
-        files = await _inside(self._place, self._named)
-        self._named = []
-        for path in files:
-            relative = self._place.relative(path)
-            # Checked again under the real path, which may lie in another directory than the link.
-            is_open = is_allowed(relative, self._directories) and not is_closed(relative, self._closed)
-            if relative not in self._found and is_open:
-                self._found.add(relative)
-                self._ranks[self._rank(relative)] += 1
-
-    def finish(self) -> Assets:
-        """Return what was found, bounded and in order."""
-        if self._is_cut or len(self._found) > MAX_ASSETS:
-            are = "are" if len(self._found) > MAX_ASSETS else "may be"
-            self.notes.append(f"Only {MAX_ASSETS} files are listed; there {are} more.")
-        first = sorted(self._found, key=lambda relative: (self._rank(relative), relative))
-        return Assets(sorted(first[:MAX_ASSETS]), self.notes)
-
-    def _rank(self, relative: str) -> int:
-        return _RANKS[RESOURCE_DIRECTORIES.get(relative.partition("/")[0], "other")]
-
-    def _may_hold_assets(self, directory: str) -> bool:
-        """Whether files of a directory may be listed; a link may lead to one where they may not."""
-        relative = self._place.relative(directory)
-        inside = f"{relative}/file" if relative else "file"
-        return is_allowed(inside, self._directories) and not is_closed(inside, self._closed)
-
-
-_ONE_WALK = "assets"
-"""The key of a walk that has one purpose."""
-
-
-def _entries(skill: SkillMetadata, reply: Listing | Failed) -> Sequence[Entry]:
-    if isinstance(reply, Listing):
-        return reply.entries
-    reason = reply.reason
-    if is_missing_error(reason) or "not_a_directory" in reason or reason.endswith("not found"):
-        return ()
-    raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
+def _check_absent(skill: SkillMetadata, failed: Failed) -> None:
+    """Raise unless a directory could not be listed because it is not there."""
+    reason = failed.reason
+    if not (is_missing_error(reason) or "not_a_directory" in reason or reason.endswith("not found")):
+        raise SkillsError(f"The files of the skill {quoted(skill['name'])} could not be listed: {quoted(reason)}.")
 
 
 async def read_asset(
@@ -380,7 +259,10 @@ async def find_script(
 async def _script_at(skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]) -> str:
     path, real = await _find_at(skill, relative, directories, closed)
     reply = await Attempt(ListDirectory(parent(path)))
-    names = {entry.name for entry in _entries(skill, reply) if not entry.is_directory}
+    if isinstance(reply, Failed):
+        _check_absent(skill, reply)
+        reply = Listing(())
+    names = {entry.name for entry in reply.entries if not entry.is_directory}
     if path.rpartition("/")[2] not in names:
         raise (await _not_there(skill, relative, directories, closed))
     return real or path
@@ -390,29 +272,13 @@ async def _find_at(
     skill: SkillMetadata, relative: str, directories: AssetDirectories, closed: Sequence[str]
 ) -> tuple[str, str | None]:
     """Return a file's path as the backend names it, and where it really lies if the backend is local."""
-    place = await _place(skill)
+    place = await find_place(skill["path"])
     real = await _check_links(place, relative, directories)
     # By the resolved path, so that what is read is what was checked, whatever the link says a moment later.
-    path = place.canonical(real) if real is not None else place.path(relative)
-    if is_closed(place.relative(path), closed):
+    target = place.relative_real(place.path(relative), real)
+    if is_closed(target, closed):
         raise (await _not_there(skill, relative, directories, closed))
-    return path, real
-
-
-async def _place(skill: SkillMetadata) -> Place:
-    directory = parent(skill["path"])
-    # No `Attempt` here and below: where links cannot be resolved, nobody can tell whether one leads out of the skill.
-    reply = await ResolveLinks((directory,))
-    return Place(directory, reply.paths.get(directory))
-
-
-async def _inside(place: Place, paths: Sequence[str]) -> list[str]:
-    """Return the paths that do not lead out of the skill, with the links in them resolved."""
-    if place.real is None or not paths:
-        return list(paths)
-    reply = await ResolveLinks(tuple(paths))
-    real = reply.paths
-    return [place.canonical(real[path]) for path in paths if place.holds(real.get(path))]
+    return place.path(target), real
 
 
 async def _check_links(place: Place, relative: str, directories: AssetDirectories) -> str | None:
@@ -421,11 +287,11 @@ async def _check_links(place: Place, relative: str, directories: AssetDirectorie
         return None
     path = place.path(relative)
     reply = await ResolveLinks((path,))
-    real = reply.paths.get(path)
+    real = reply.get(path)
     if not place.holds(real):
         raise SkillPathError(f"The path {quoted(relative)} is refused: a link in it leads out of the skill.")
     # A link may stay inside the skill and still lead where a path may not: to `SKILL.md` itself, or to a hidden file.
-    target = place.relative(place.canonical(real or ""))
+    target = place.relative_real(path, real)
     is_hidden_target = any(is_hidden(part) for part in target.split("/"))
     is_refused = is_hidden_target or target == SKILL_FILE or (directories == "all" and not is_allowed(target, "all"))
     if target != relative and is_refused:
@@ -452,7 +318,3 @@ def _as_text(content: bytes, relative: str) -> str:
     if text is None:
         raise SkillFormatError(f"The file {quoted(relative)} is not text. Use its path instead.")
     return text
-
-
-def _posix(path: str) -> str:
-    return path.replace("\\", "/")

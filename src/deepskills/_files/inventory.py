@@ -1,29 +1,29 @@
-"""Reads what a load needs of skills: the text, and a list of the other files, typed by the directory they are in.
+"""Lists the files of a skill, in the one way there is, and reads what a load needs: the text, and a list of the rest.
 
-However many skills are loaded together, the backend is asked in the same few rounds: all texts and all directories
-first, then the directories below them, level by level.
+`FilesFound` is what every list of a skill's files goes by: that of a load, of the tools (`assets.py`), and of locks and
+approvals (`manifest.py`). A load asks in as few rounds as can be: text and directory first, then the directories in it,
+level by level; plans for several skills are performed side by side.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._files.paths import is_closed, is_hidden, named_paths
 from deepskills._io.plan import (
     PASSED_OVER,
     Attempt,
-    Call,
-    Entry,
     Failed,
     File,
-    Files,
     ListDirectory,
     Listing,
     ReadFiles,
+    ResolveLinks,
     ShellPaths,
     Visit,
     Visitor,
+    Walked,
+    lies_under,
     parent,
     read_files,
     together,
@@ -33,6 +33,137 @@ from deepskills._providers.directory import has_invocation_directory, invocation
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import decode_skill
 from deepskills._types import MAX_RESOURCES, RESOURCE_DIRECTORIES, SKILL_FILE, ResourceMetadata, ResourceType
+
+MAX_FILES, MAX_DEPTH = 5_000, 64
+"""How many files of a skill are looked at, and how deep its directories; links may form circles."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A skill's directory: as the backend names it, and where it really lies if the backend is local."""
+
+    directory: str
+    real: str | None = None
+
+    def path(self, relative: str) -> str:
+        """Return the backend path of a file of the skill."""
+        return f"{self.directory.rstrip('/')}/{relative}"
+
+    def relative(self, path: str) -> str:
+        """Return a backend path as the skill names it."""
+        return path[len(self.directory.rstrip("/")) + 1 :]
+
+    def relative_real(self, path: str, real: str | None) -> str:
+        """Return where a path really lies, as the skill names it; where that is not known, the path itself."""
+        return self.relative(path) if real is None else _posix(real)[len(_posix(self.real or "")) + 1 :]
+
+    def holds(self, real: str | None) -> bool:
+        """Whether a resolved path is the skill's directory or lies in it."""
+        if self.real is None:
+            return True
+        return real is not None and (real == self.real or lies_under(_posix(real), _posix(self.real)))
+
+
+async def find_place(path: str) -> Place:
+    """Return the directory of the skill whose `SKILL.md` lies at a path."""
+    directory = parent(path)
+    # No `Attempt` here and below: where links cannot be resolved, nobody can tell whether one leads out of the skill.
+    reply = await ResolveLinks((directory,))
+    return Place(directory, reply.get(directory))
+
+
+class FilesFound(Visitor[str]):
+    """The files of one skill, collected on a walk through its directories.
+
+    Args:
+        place: The skill's directory.
+        enters: Which directories are entered, by the path listed and where they really lie, relative to the skill.
+    """
+
+    def __init__(self, place: Place, enters: Callable[[str], bool]) -> None:
+        self.place = place
+        self._enters = enters
+        self.paths: list[str] = []
+        """Files, as the backend lists them."""
+        self.directories: list[str] = []
+        """Directories that were listed in others, relative to the skill."""
+        self.failed: dict[str, Failed] = {}
+        """Directories that could not be listed, relative to the skill."""
+        self.partial: dict[str, str] = {}
+        """Directories that could be listed only in part, and why."""
+        self.outside: list[str] = []
+        """What a link leads out of the skill."""
+        self.too_deep: list[str] = []
+        """Directories that lie too deep to be listed."""
+        self.is_cut = False
+        """Whether there are so many files that not all directories were entered."""
+
+    async def collect(self, starts: Iterable[str], levels: int = MAX_DEPTH, *, resolve_links: bool = True) -> None:
+        """Collect what lies in some directories of the skill and below them."""
+        keyed = [("files", path) for path in starts]
+        walked: Walked[str] = await walk(keyed, self, levels=levels, resolve_links=resolve_links)
+        self.too_deep += [self.place.relative(visit.path) for visit in walked.too_deep]
+
+    def admit(self, visit: Visit[str]) -> Visit[str] | None:
+        """Return a directory that is listed, unless it leads out of the skill or there are enough files."""
+        if not self.place.holds(visit.real):
+            self.outside.append(self.place.relative(visit.path))
+            return None
+        names = {self.place.relative(visit.path), self.place.relative_real(visit.path, visit.real)} - {""}
+        if not all(map(self._enters, names)):
+            return None
+        self.is_cut |= len(self.paths) > MAX_FILES
+        return None if self.is_cut else visit
+
+    def take(self, visit: Visit[str], reply: Listing | Failed) -> Iterable[tuple[str, str]]:
+        """Collect what a directory holds; return the directories below it."""
+        return [("files", path) for path in self.take_listing(visit.path, reply)]
+
+    def take_listing(self, path: str, reply: Listing | Failed) -> list[str]:
+        """Collect what a directory holds; return the directories below it."""
+        relative = self.place.relative(path)
+        if isinstance(reply, Failed):
+            self.failed[relative] = reply
+            return []
+        if reply.error:
+            self.partial[relative] = reply.error
+        # A backend may list paths from elsewhere, by mistake or on purpose.
+        own = [entry for entry in reply.entries if lies_under(entry.path, self.place.directory)]
+        self.paths += [entry.path for entry in own if not entry.is_directory]
+        below = [entry.path for entry in own if entry.is_directory]
+        self.directories += map(self.place.relative, below)
+        return below
+
+    async def resolve(self) -> dict[str, str]:
+        """Return the files that do not lead out of the skill, each with where it really lies, relative to it."""
+        if self.place.real is None or not self.paths:
+            return {relative: relative for relative in map(self.place.relative, self.paths)}
+        # All in one call: in async runs each call takes a thread.
+        real = await ResolveLinks(tuple(self.paths))
+        self.outside += [self.place.relative(path) for path in self.paths if not self.place.holds(real.get(path))]
+        return {
+            self.place.relative(path): self.place.relative_real(path, real[path])
+            for path in self.paths
+            if self.place.holds(real.get(path))
+        }
+
+
+def _posix(path: str) -> str:
+    return path.replace("\\", "/")
+
+
+# The list of a load.
+
+MAX_NAMED_DIRECTORIES = 32
+"""How many further directories of a skill are listed because its instructions name files in them."""
+
+RESOURCE_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
+"""In which order kinds of files are listed, so that a bound cuts what matters least."""
+
+
+def type_of(relative: str) -> ResourceType:
+    """Return what a file of a skill is for, by the directory that it lies in."""
+    return RESOURCE_DIRECTORIES.get(relative.partition("/")[0], "other") if "/" in relative else "other"
 
 
 @dataclass
@@ -50,122 +181,49 @@ class Inventory:
     """How many resources there are beyond those listed."""
 
 
-MAX_NAMED_DIRECTORIES = 32
-"""How many further directories of a skill are listed because its instructions name files in them."""
+async def take_inventory(name: str, root: Listing | Failed, depth: int, text: str = "") -> Inventory:
+    """List the resources of a skill, given the listing of its own directory.
 
-RESOURCE_ORDER: dict[ResourceType, int] = {"script": 0, "reference": 1, "asset": 2, "other": 3}
-"""In which order kinds of files are listed."""
-
-_Key = tuple[int, ResourceType]
-"""Which skill a directory belongs to, and what its files are for."""
-
-
-class _Resources(Visitor[_Key]):
-    """Collects the files of several skills on one walk."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.inventories = [Inventory() for _ in names]
-        self._names = names
-        self._found: list[list[ResourceMetadata]] = [[] for _ in names]
-        self._roots = [""] * len(names)
-        self._directories: list[set[str]] = [set() for _ in names]
-        """The directories of each skill's own."""
-
-    def take_root(self, skill: int, reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
-        """Collect the files of a skill's own directory; yield the standard directories to list next."""
-        for entry in self._entries(skill, reply):
-            # As the listing spells it, which may differ from the catalog's path.
-            self._roots[skill] = parent(entry.path)
-            if not entry.is_directory:
-                if entry.name != SKILL_FILE:
-                    self._add((skill, "other"), entry)
-            elif entry.name in RESOURCE_DIRECTORIES:
-                self._directories[skill].add(entry.name)
-                yield (skill, RESOURCE_DIRECTORIES[entry.name]), entry.path
-            elif entry.name not in PASSED_OVER:
-                self._directories[skill].add(entry.name)
-                self.inventories[skill].other_directories.append(entry.name)
-
-    def take(self, visit: Visit[_Key], reply: Listing | Failed) -> Iterator[tuple[_Key, str]]:
-        """Collect a directory of resources; yield the directories below it."""
-        for entry in self._entries(visit.key[0], reply):
-            if not entry.is_directory:
-                self._add(visit.key, entry)
-            elif entry.name not in PASSED_OVER:
-                yield visit.key, entry.path
-
-    def _entries(self, skill: int, reply: Listing | Failed) -> Iterable[Entry]:
-        inventory = self.inventories[skill]
-        if isinstance(reply, Failed):
-            inventory.failure = reply.reason
-            return ()
-        inventory.failure = inventory.failure or reply.error
-        return [entry for entry in reply.entries if not is_hidden(entry.name)]
-
-    def _add(self, key: _Key, entry: Entry) -> None:
-        skill, kind = key
-        self._found[skill].append(ResourceMetadata(path=entry.path, type=kind, skill_name=self._names[skill]))
-
-    def unlisted(self, skill: int, named: Iterable[str]) -> dict[str, list[str]]:
-        """Return the paths that instructions name and no listing has shown yet, by the directory they would lie in."""
-        root = self._roots[skill].rstrip("/")
-        known = {found["path"] for found in self._found[skill]}
-        wanted: dict[str, list[str]] = {}
-        for relative in named:
-            path = f"{root}/{relative}"
-            # Only below a directory that is there: instructions name paths of the user's project as well.
-            if relative.partition("/")[0] in self._directories[skill] and path not in known:
-                directory = parent(path)
-                # Bounded: a text may name thousands.
-                if directory in wanted or len(wanted) < MAX_NAMED_DIRECTORIES:
-                    wanted.setdefault(directory, []).append(path)
-        return wanted
-
-    def take_named(self, skill: int, wanted: Iterable[str], reply: Listing | Failed) -> None:
-        """Note the files of a directory that instructions name; one that is not there was only an example."""
-        if not isinstance(reply, Listing):
-            return
-        names = set(wanted)
-        root = self._roots[skill].rstrip("/")
-        for entry in reply.entries:
-            if entry.path in names and not entry.is_directory:
-                first = entry.path[len(root) + 1 :].partition("/")[0]
-                self._add((skill, RESOURCE_DIRECTORIES.get(first, "other")), entry)
-
-    def finish(self, too_deep: Iterable[Visit[_Key]]) -> list[Inventory]:
-        """Return the inventories, bounded and in order; directories that lie too deep are named, not listed."""
-        for visit in too_deep:
-            skill = visit.key[0]
-            relative = visit.path.removeprefix(f"{self._roots[skill].rstrip('/')}/")
-            self.inventories[skill].other_directories.append(relative)
-        for inventory, found in zip(self.inventories, self._found, strict=True):
-            # Scripts first, so that the bound cuts what matters least.
-            found.sort(key=lambda resource: (RESOURCE_ORDER[resource["type"]], resource["path"]))
-            inventory.resources = found[:MAX_RESOURCES]
-            inventory.more = len(found) - len(inventory.resources)
-        return self.inventories
-
-
-async def take_inventories(
-    names: Sequence[str], roots: Sequence[Listing | Failed], depth: int, texts: Sequence[str] = ()
-) -> list[Inventory]:
-    """List the resources of several skills at once, given the listings of their own directories.
-
-    What a skill's text names by a relative path is listed too, wherever it lies; that takes at most one more round.
+    What the text names by a relative path is listed too, wherever it lies; that takes at most one more round.
     """
-    resources = _Resources(names)
-    starts = [start for skill, root in enumerate(roots) for start in resources.take_root(skill, root)]
-    walked = await walk(starts, resources, levels=depth)
-    wanted = [
-        (skill, directory, paths)
-        for skill, text in enumerate(texts)
-        for directory, paths in resources.unlisted(skill, named_paths(text)).items()
+    # As the listing spells it, which may differ from the catalog's path.
+    directory = parent(root.entries[0].path) if isinstance(root, Listing) and root.entries else ""
+    found = FilesFound(Place(directory), _is_shown)
+    below = [path for path in found.take_listing(directory, root) if _is_shown(found.place.relative(path))]
+    own = [found.place.relative(path) for path in below]
+    await found.collect(
+        [path for path in below if found.place.relative(path) in RESOURCE_DIRECTORIES], depth, resolve_links=False
+    )
+    paths = dict.fromkeys(path for path in found.paths if _is_resource(found.place.relative(path)))
+    # Only below a directory that is there: instructions name paths of the user's project as well.
+    named = [found.place.path(path) for path in named_paths(text) if path.partition("/")[0] in own]
+    # Bounded: a text may name thousands.
+    directories = list(dict.fromkeys(parent(path) for path in named if path not in paths))[:MAX_NAMED_DIRECTORIES]
+    for reply in await together(*(Attempt(ListDirectory(path)) for path in directories)) if directories else ():
+        # One that is not there was only an example.
+        listed = reply.entries if isinstance(reply, Listing) else ()
+        paths |= dict.fromkeys(entry.path for entry in listed if entry.path in named and not entry.is_directory)
+    resources = [
+        ResourceMetadata(path=path, type=type_of(found.place.relative(path)), skill_name=name) for path in paths
     ]
-    if wanted:
-        replies = await together(*(Attempt(ListDirectory(directory)) for _, directory, _ in wanted))
-        for (skill, _, paths), reply in zip(wanted, replies, strict=True):
-            resources.take_named(skill, paths, reply)
-    return resources.finish(walked.too_deep)
+    resources.sort(key=lambda resource: (RESOURCE_ORDER[resource["type"]], resource["path"]))
+    failures = [*(failed.reason for failed in found.failed.values()), *found.partial.values()]
+    return Inventory(
+        resources[:MAX_RESOURCES],
+        [*(name for name in own if name not in RESOURCE_DIRECTORIES), *found.too_deep],
+        failures[0] if failures else None,
+        max(0, len(resources) - MAX_RESOURCES),
+    )
+
+
+def _is_shown(relative: str) -> bool:
+    """Whether a load looks into a directory."""
+    name = relative.rpartition("/")[2]
+    return not is_hidden(name) and name not in PASSED_OVER
+
+
+def _is_resource(relative: str) -> bool:
+    return relative != SKILL_FILE and not is_hidden(relative.rpartition("/")[2])
 
 
 def summarize(resources: Iterable[ResourceMetadata]) -> str:
@@ -211,41 +269,20 @@ def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) 
     return replace(inventory, resources=resources, other_directories=others)
 
 
-async def read_contents(entries: Sequence[SkillEntry], depth: int) -> dict[str, Contents]:
-    """Read the text and list the files of several skills, by name."""
-    if not entries:
-        return {}
-    directories = [parent(entry.path) for entry in entries]
-    # One call for each skill, not one batch: a file that fails or hangs must not cost the others.
-    reads: list[Call[Any]] = [Attempt(ReadFiles((entry.path,))) for entry in entries]
-    # Texts and listings in one round: a load must not wait twice for a slow backend.
-    replies = await together(*reads, *(Attempt(ListDirectory(path)) for path in directories))
-    shell = await Attempt(ShellPaths(tuple(directories)))
-    in_shell = {} if isinstance(shell, Failed) else shell.paths
-    files = [only_file(entry.path, reply) for entry, reply in zip(entries, replies, strict=False)]
-    texts = [_text_of(file) for file in files]
-    names, roots = [entry.name for entry in entries], replies[len(entries) :]
-    inventories = await take_inventories(names, roots, depth, [text for text, _ in texts])
-    marked = [
-        invocation_file(entry.path)
-        for entry, listing in zip(entries, roots, strict=True)
-        if has_invocation_directory(listing)
-    ]
+async def read_contents(entry: SkillEntry, depth: int) -> Contents:
+    """Read the text of a skill and list its files, in two rounds."""
+    directory = parent(entry.path)
+    # Text and listing in one round: a load must not wait twice for a slow backend.
+    reply, listing = await together(Attempt(ReadFiles((entry.path,))), Attempt(ListDirectory(directory)))
+    shell = await Attempt(ShellPaths((directory,)))
+    file = only_file(entry.path, reply)
+    text, failure = _text_of(file)
+    inventory = await take_inventory(entry.name, listing, depth, text)
+    beside = invocation_file(entry.path)
     # Only what a listing shows, so that skills without it cost no further round.
-    beside = await read_files(marked) if marked else {}
-    return {
-        entry.name: Contents(
-            file,
-            text,
-            failure,
-            inventory,
-            in_shell.get(directory),
-            own.content if (own := beside.get(invocation_file(entry.path))) is not None else None,
-        )
-        for entry, directory, file, (text, failure), inventory in zip(
-            entries, directories, files, texts, inventories, strict=True
-        )
-    }
+    invocation = (await read_files([beside]))[beside].content if has_invocation_directory(listing) else None
+    in_shell = None if isinstance(shell, Failed) else shell.get(directory)
+    return Contents(file, text, failure, inventory, in_shell, invocation)
 
 
 def _text_of(file: File) -> tuple[str, str | None]:
@@ -258,6 +295,6 @@ def _text_of(file: File) -> tuple[str, str | None]:
     return (text, None) if found is None else ("", found["message"])
 
 
-def only_file(path: str, reply: Files | Failed) -> File:
+def only_file(path: str, reply: tuple[File, ...] | Failed) -> File:
     """Return the file of a batch of one."""
-    return File(path, error=reply.reason) if isinstance(reply, Failed) else reply.files[0]
+    return File(path, error=reply.reason) if isinstance(reply, Failed) else reply[0]

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
-from deepskills._catalog.layout import select_searched
 from deepskills._errors import SkillsError
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
 from deepskills._install.npx import read_npx_lock
 from deepskills._install.paths import MAX_ENTRIES, STAGING, SourceError, name_is_safe, shown
 from deepskills._install.trees import Node, open_directory, read_regular
+from deepskills._providers.directory import select_searched
 from deepskills._types import SKILL_FILE
 
 DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]

@@ -23,12 +23,9 @@ from deepskills._io.plan import (
     Entry,
     Failed,
     File,
-    Files,
     Listing,
-    Nature,
     ReadFiles,
     WriteFiles,
-    Written,
     too_large,
 )
 from deepskills._types import LoadRecord, SkillProblem
@@ -72,15 +69,11 @@ def is_backend(value: object) -> bool:
     # A class has the methods too; passing one in place of an instance is a usual slip.
     if isinstance(value, type):
         return False
-    return _has_methods(value)
+    return has_file_methods(value)
 
 
-def is_backend_class(value: type) -> bool:
-    """Whether instances of a class can be asked for files."""
-    return _has_methods(value)
-
-
-def _has_methods(value: object) -> bool:
+def has_file_methods(value: object) -> bool:
+    """Whether an object, or the instances of a class, can be asked for files."""
     # By methods: applications bring backends of their own that subclass nothing.
     return any(all(hasattr(value, name) for name in names) for names in (_SYNC, _ASYNC))
 
@@ -94,7 +87,7 @@ def is_composite(backend: object) -> "TypeGuard[CompositeBackend]":
     return is_instance_of(backend, _BACKENDS, "CompositeBackend")
 
 
-def routed(backend: object, path: str) -> tuple[object, str]:
+def find_route(backend: object, path: str) -> tuple[object, str]:
     """Return the backend that serves `path`, and the path as that backend knows it."""
     if not is_composite(backend):
         return backend, path
@@ -102,15 +95,15 @@ def routed(backend: object, path: str) -> tuple[object, str]:
     for prefix, part in backend.sorted_routes:
         root = prefix.rstrip("/")
         if path == root or path.startswith(f"{root}/"):
-            return routed(part, path[len(root) :] or "/")
-    return routed(backend.default, path)
+            return find_route(part, path[len(root) :] or "/")
+    return find_route(backend.default, path)
 
 
 def find_routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
     """Return the backends that really serve `paths`, behind however many that only route."""
     if not is_composite(backend):
         return [backend]
-    return list({id(part): part for part, _path in (routed(backend, path) for path in paths)}.values())
+    return list({id(part): part for part, _path in (find_route(backend, path) for path in paths)}.values())
 
 
 def shell_of(backend: Any) -> "SandboxBackendProtocol | None":  # noqa: ANN401 - whatever was passed
@@ -134,11 +127,13 @@ def has_own(part: object, method: str) -> bool:
 
 
 def refuses_writes(backend: object, path: str) -> bool:
-    """Whether the backend that serves `path` says that it is read-only (`is_read_only`), or has no way to write."""
-    part, _own_path = routed(backend, path)
-    if getattr(part, "is_read_only", False) is True:
-        return True
-    return not has_own(part, "write") and not has_own(part, "awrite")
+    """Whether the backend that serves `path` is one of our read-only ones, or has no way to write."""
+    part, _own_path = find_route(backend, path)
+    return _is_read_only(part) or (not has_own(part, "write") and not has_own(part, "awrite"))
+
+
+def _is_read_only(part: object) -> bool:
+    return is_instance_of(part, "deepskills._io.readonly", "ReadOnlyBackend")
 
 
 def _of_protocol(method: str) -> object:
@@ -177,38 +172,31 @@ def is_local(backend: object, paths: Iterable[str]) -> bool:
 
 def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     """Return each path with all links resolved; paths of backends that are not local file systems are left out."""
-    found: dict[str, str] = {}
-    for path in paths:
-        local = _local_path(backend, path)
-        if local is not None:
-            found[path] = os.path.realpath(local)
-    return found
+    return {path: os.path.realpath(local) for path, local in _local_paths(backend, paths)}
 
 
-def natures(backend: object, paths: Iterable[str]) -> dict[str, Nature]:
-    """Return what lies at each path, links followed; other backends' paths, and what cannot be seen, are left out."""
-    # At most of the paths nothing lies, and to ask for access costs half of an exception.
-    seen = _see(backend, paths, is_likely=False)
-    return {path: Nature(stat.S_ISREG(found.st_mode), found.st_size) for path, found in seen}
+def existing_paths(backend: object, paths: Iterable[str]) -> frozenset[str]:
+    """Return the paths at which something lies; other backends' paths, and what cannot be seen, are left out."""
+    found = ((path, local) for path, local in _local_paths(backend, paths) if "\x00" not in local)
+    # At most of the paths nothing lies, and to ask for access costs half of the exception of another call.
+    return frozenset(path for path, local in found if os.access(local, os.F_OK))
 
 
-def _see(backend: object, paths: Iterable[str], *, is_likely: bool = True) -> Iterator[tuple[str, os.stat_result]]:
+def _local_paths(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    # By text, not by Path objects: one for each of 10,000 files costs more than the call.
     local_path = _paths_below(backend) if _is_filesystem(backend) else partial(_local_path, backend)
-    for path in paths:
-        local = local_path(path)
-        try:
-            # By text, not by Path objects: one for each of 10,000 files costs more than the call.
-            if local is not None and (is_likely or os.access(local, os.F_OK)):
-                yield path, os.stat(local)  # noqa: PTH116
-        except (OSError, ValueError):
-            # The backend has its own words for what is missing or denied.
-            continue
+    return ((path, local) for path in paths if (local := local_path(path)) is not None)
 
 
 def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[str, File]:
     """Return the files that must not be opened: FIFOs, sockets and devices, which may hang, and what is too large."""
     found: dict[str, File] = {}
-    for path, seen in _see(backend, paths):
+    for path, local in _local_paths(backend, paths):
+        try:
+            seen = os.stat(local)  # noqa: PTH116
+        except (OSError, ValueError):
+            # The backend has its own words for what is missing or denied.
+            continue
         if stat.S_ISREG(seen.st_mode):
             if seen.st_size > max_bytes:
                 found[path] = too_large(path, seen.st_size, max_bytes)
@@ -218,7 +206,7 @@ def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[s
 
 
 def _local_path(backend: object, path: str) -> str | None:
-    part, own_path = routed(backend, path)
+    part, own_path = find_route(backend, path)
     if isinstance(part, PathsOfThisMachine):
         return own_path
     if not _is_filesystem(part):
@@ -236,7 +224,7 @@ def _paths_below(backend: "FilesystemBackend") -> Callable[[str], str]:
 
 def real_root(backend: object) -> str | None:
     """Return the real directory at which relative paths start; `None` where paths are not those of a disk."""
-    part, _ = routed(backend, "/")
+    part, _ = find_route(backend, "/")
     return os.fspath(part.cwd) if _is_filesystem(part) and not part.virtual_mode else None
 
 
@@ -245,13 +233,13 @@ def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     shell = shell_of(backend)
     if not _is_filesystem(shell):
         return {}
-    found = {path: _local_path(backend, path) for path in paths if routed(backend, path)[0] is shell}
+    found = {path: _local_path(backend, path) for path in paths if find_route(backend, path)[0] is shell}
     return {path: local for path, local in found.items() if local is not None and local != path}
 
 
 def with_virtual_hint(found: SkillProblem, backend: object) -> SkillProblem:
     """Return a problem; that of a missing source says how a backend takes paths that are not those of the disk."""
-    part, own_path = routed(backend, found["path"])
+    part, own_path = find_route(backend, found["path"])
     if found["code"] != "source-missing" or not _is_filesystem(part) or not part.virtual_mode:
         return found
     root = os.fspath(part.cwd).rstrip("/")
@@ -266,7 +254,7 @@ def with_virtual_hint(found: SkillProblem, backend: object) -> SkillProblem:
 
 def shows_other_files(backend: object, other: object, path: str) -> bool:
     """Whether two backends surely hold different files at a path; of backends of unknown kinds nothing is sure."""
-    (part, own_path), (other_part, other_path) = routed(backend, path), routed(other, path)
+    (part, own_path), (other_part, other_path) = find_route(backend, path), find_route(other, path)
     if part is other_part:
         return os.path.normpath(own_path) != os.path.normpath(other_path)
     kind, other_kind = _kind(part), _kind(other_part)
@@ -285,7 +273,7 @@ def _kind(part: object) -> str | None:
     for name in ("StateBackend", "StoreBackend"):
         if is_instance_of(part, _BACKENDS, name):
             return name
-    return "read-only" if getattr(part, "is_read_only", False) is True else None
+    return "read-only" if _is_read_only(part) else None
 
 
 def _tidy(path: str | None) -> str:
@@ -320,17 +308,17 @@ def listing(answer: Any) -> Listing | Failed:  # noqa: ANN401 - whatever a backe
     return Listing(tuple(found[path] for path in sorted(found)), str(error) if error else None)
 
 
-def to_files(call: ReadFiles, answer: Any) -> Files | Failed:  # noqa: ANN401 - whatever a backend answered
+def to_files(call: ReadFiles, answer: Any) -> tuple[File, ...] | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `download_files` in the order of the call, whatever its own order and length.
 
     A backend may name files differently than the call did; then their position counts, if there are as many.
     """
     if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")
-    return Files(tuple(_file(path, item) for path, item in _match(call.paths, answer)))
+    return tuple(_file(path, item) for path, item in _match(call.paths, answer))
 
 
-def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN401 - whatever a backend answered
+def to_written(call: WriteFiles, answer: Any) -> dict[str, str] | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `upload_files`: why files were not written, by path."""
     if not _is_sequence(answer):
         return Failed(f"the backend answered with {type(answer).__name__}")
@@ -339,7 +327,7 @@ def to_written(call: WriteFiles, answer: Any) -> Written | Failed:  # noqa: ANN4
         error = getattr(item, "error", None) if hasattr(item, "error") else _NO_ANSWER
         if error:
             errors[path] = str(error)
-    return Written(errors)
+    return errors
 
 
 def _match(paths: Sequence[str], answer: Sequence[Any]) -> Iterable[tuple[str, Any]]:
@@ -421,7 +409,12 @@ class CallInProgress:
 
 
 call_in_progress: ContextVar[CallInProgress | None] = ContextVar("deepskills_call_in_progress", default=None)
-"""The tool call that runs; `None` outside of one. LangGraph tells a backend of neither state nor config."""
+"""The tool call that runs; `None` outside of one.
+
+A context variable because there is no other way: the file tools of deepagents call a backend with paths alone, and a
+backend that is mounted for all users has to know whose run it answers, and which skills that run has loaded, which
+LangGraph's own context does not tell. It would be unnecessary if backends were given the runtime of the tool.
+"""
 
 
 def _mount(path: str, inner: str) -> str:
@@ -451,7 +444,7 @@ def providers_of(backend: object, paths: Iterable[str]) -> dict[str, tuple[Any, 
     """Return by path the providers that serve it, behind however many backends that only route."""
     found: dict[str, tuple[Any, ...]] = {}
     for path in paths:
-        part, inner = routed(backend, path)
+        part, inner = find_route(backend, path)
         if isinstance(part, ServesSkills):
             found[path] = tuple(part.providers_at(inner, _mount(path, inner)))
     return found

@@ -151,7 +151,7 @@ def is_bridged() -> bool:
 
 
 @contextlib.contextmanager
-def awaited() -> Iterator[None]:
+def awaiting() -> Iterator[None]:
     """Say that the caller, on a bridge's loop, awaits what is started in here: meanwhile the loop can work for it."""
     token = _blocked.set(frozenset(held for held in _blocked.get() if not held.is_current))
     try:

@@ -43,12 +43,12 @@ from deepskills._io.backends import (
     PathsOfThisMachine,
     accepts_timeout,
     describe,
+    existing_paths,
     find_routed_parts,
     has_own,
     is_local,
     is_natively_async,
     listing,
-    natures,
     only_async,
     passes_through,
     providers_of,
@@ -70,21 +70,16 @@ from deepskills._io.plan import (
     Execute,
     Failed,
     File,
-    Files,
+    FindExisting,
     FindProviders,
-    Inspect,
-    Inspected,
     ListDirectory,
     Pause,
     Plan,
-    ProvidersFound,
     ReadFiles,
-    RealPaths,
     ResolveLinks,
     ResultT,
     Round,
     ShellPaths,
-    Usual,
     WaitFor,
     Work,
     WriteFiles,
@@ -380,7 +375,7 @@ def limit_of(call: AnyCall, backend: Backend, seconds: float | None) -> float | 
         # The backend ends the command itself and says so, which tells more than our giving up. Give it the time.
         return call.timeout + (EXECUTE_GRACE if accepts_timeout(shell) else 0)
     if isinstance(call, CallFunction):
-        return seconds if isinstance(call.seconds, Usual) else call.seconds
+        return seconds if call.seconds == "usual" else call.seconds
     # An extension may ask a human, and our own work ends by itself; a wait and a pause know how long they take.
     return None if isinstance(call, Ask | Work | WaitFor | Pause) else seconds
 
@@ -477,14 +472,14 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
 
 def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     """Whether the backend's async method is used: always if there is no other, and where it needs no thread."""
-    plain, native = _METHODS[type(call)]
-    if isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell):
-        parts: list[object] = [shell_of(backend)]
-    elif not hasattr(backend, native):
-        return False
-    elif limit is None:
-        return True
-    else:
+    plain = _METHODS[type(call)]
+    native, target = f"a{plain}", _target(call, backend)
+    parts: list[object] = [target]
+    if target is backend:
+        if not hasattr(backend, native):
+            return False
+        if limit is None:
+            return True
         parts = find_routed_parts(backend, _paths(call))
     # A backend that has the async method alone leaves no choice.
     if any(has_own(part, native) and not has_own(part, plain) for part in parts):
@@ -492,53 +487,104 @@ def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
     return all(is_natively_async(part, native) for part in parts)
 
 
-# One function for each call: sync.
+# What backends do themselves: each call has a method, on the whole backend or on the shell in it.
 
 
-def _list(call: ListDirectory, backend: Backend) -> Reply:
-    refusal = only_async(backend, _paths(call), "ls")
-    return listing(backend.ls(call.path)) if refusal is None else Failed(refusal)
+_METHODS: dict[type, str] = {
+    ListDirectory: "ls",
+    ReadFiles: "download_files",
+    WriteFiles: "upload_files",
+    Execute: "execute",
+}
+"""The sync method for each call that a backend answers itself; the async one begins with an `a`."""
 
 
-def _write(call: WriteFiles, backend: Backend) -> Reply:
-    target = _target(call, backend)
+def _target(call: AnyCall, backend: Backend) -> Backend:
+    """Return what answers a call: the whole backend, or the shell in it; `None` if that is wanted and there is none."""
+    needs_shell = isinstance(call, Execute) or (isinstance(call, WriteFiles) and call.for_shell)
+    return shell_of(backend) if needs_shell else backend
+
+
+def _arguments(call: AnyCall) -> tuple[Any, ...]:
+    if isinstance(call, Execute):
+        return (call.command,)
+    if isinstance(call, WriteFiles):
+        return (list(call.files),)
+    if isinstance(call, ReadFiles):
+        return (list(call.paths),)
+    return (call.path,) if isinstance(call, ListDirectory) else ()
+
+
+def _options(call: AnyCall, target: object) -> dict[str, Any]:
+    """Return the timeout of a command as an argument, for a backend that takes one."""
+    if isinstance(call, Execute) and call.timeout is not None and accepts_timeout(target):
+        return {"timeout": call.timeout}
+    return {}
+
+
+def _reply_to(call: AnyCall, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
+    if isinstance(call, ListDirectory):
+        return listing(answer)
+    if isinstance(call, ReadFiles):
+        return to_files(call, answer)
+    return to_written(call, answer) if isinstance(call, WriteFiles) else answer
+
+
+def _ask_backend(call: AnyCall, backend: Backend) -> Reply:
+    target, method = _target(call, backend), _METHODS[type(call)]
     if target is None:
         return Failed(NO_SHELL)
-    refusal = only_async(target, _paths(call), "upload_files")
-    return to_written(call, target.upload_files(list(call.files))) if refusal is None else Failed(refusal)
+    refusal = only_async(target, _paths(call), method)
+    if refusal is not None:
+        return Failed(refusal)
+    return _reply_to(call, getattr(target, method)(*_arguments(call), **_options(call, target)))
 
 
-def _target(call: WriteFiles, backend: Backend) -> Backend:
-    """Return what writes files: the whole backend, or the shell in it; `None` if that is wanted and there is none."""
-    return shell_of(backend) if call.for_shell else backend
+async def _aask_backend(call: AnyCall, backend: Backend) -> Reply:
+    target, method = _target(call, backend), _METHODS[type(call)]
+    if target is None:
+        return Failed(NO_SHELL)
+    answer = await getattr(target, f"a{method}")(*_arguments(call), **_options(call, target))
+    items = getattr(answer, "entries", answer)
+    # Thousands of items are converted in a thread.
+    if isinstance(items, Sequence) and len(items) >= LARGE_ANSWER:
+        return await asyncio.wrap_future(in_working_thread(_reply_to, call, answer))
+    return _reply_to(call, answer)
 
 
 def _read(call: ReadFiles, backend: Backend) -> Reply:
-    refusal = only_async(backend, call.paths, "download_files")
-    if refusal is not None:
-        return Failed(refusal)
     # Before anything is opened: to open a FIFO waits for a writer, and a huge file would fill memory.
     unfit = unfit_files(backend, call.paths, call.max_bytes)
     wanted = _without(call, unfit)
-    files = to_files(wanted, backend.download_files(list(wanted.paths))) if wanted.paths else Files(())
-    return _join(call, unfit, files)
+    return _join(call, unfit, _ask_backend(wanted, backend) if wanted.paths else ())
 
 
-def _execute(call: Execute, backend: Backend) -> Reply:
-    shell = shell_of(backend)
-    if shell is None:
-        return Failed(NO_SHELL)
-    return shell.execute(call.command, **_timeout(call, shell))
+async def _aread(call: ReadFiles, backend: Backend) -> Reply:
+    unfit: dict[str, File] = {}
+    if is_local(backend, call.paths):
+        # The look at the disk may hang as well (a network mount), so not on the loop.
+        unfit = await asyncio.wrap_future(in_thread(unfit_files, backend, call.paths, call.max_bytes))
+    wanted = _without(call, unfit)
+    return _join(call, unfit, await _aask_backend(wanted, backend) if wanted.paths else ())
 
 
-def _timeout(call: Execute, shell: object) -> dict[str, int]:
-    """Return the timeout as an argument, for a backend that takes one."""
-    takes_it = call.timeout is not None and accepts_timeout(shell)
-    return {"timeout": call.timeout} if takes_it else {}  # type: ignore[dict-item]
+def _without(call: ReadFiles, unfit: dict[str, File]) -> ReadFiles:
+    return ReadFiles(tuple(path for path in call.paths if path not in unfit), call.max_bytes) if unfit else call
+
+
+def _join(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
+    """Return the files of a batch in the order of the request, those that were not opened among them."""
+    if not unfit or isinstance(reply, Failed):
+        return reply
+    by_path = {file.path: file for file in reply} | unfit
+    return tuple(by_path[path] for path in call.paths)
+
+
+# Other calls.
 
 
 def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
-    return await_if_needed(_called(call))
+    return await_if_needed(_invoke(call))
 
 
 def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
@@ -547,7 +593,7 @@ def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function re
     return bridge.run_anywhere(lambda: _wait_for_value(value)) if inspect.isawaitable(value) else value
 
 
-def _called(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
+def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
     """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
@@ -574,14 +620,12 @@ def _wait(call: WaitFor[Any], _backend: Backend) -> Reply:
 
 
 _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
-    ListDirectory: _list,
+    **dict.fromkeys(_METHODS, _ask_backend),
     ReadFiles: _read,
-    WriteFiles: _write,
-    Execute: _execute,
-    ResolveLinks: lambda call, backend: RealPaths(real_paths(backend, call.paths)),
-    FindProviders: lambda call, backend: ProvidersFound(providers_of(backend, call.paths)),
-    ShellPaths: lambda call, backend: RealPaths(shell_paths(backend, call.paths)),
-    Inspect: lambda call, backend: Inspected(natures(backend, call.paths)),
+    ResolveLinks: lambda call, backend: real_paths(backend, call.paths),
+    FindProviders: lambda call, backend: providers_of(backend, call.paths),
+    ShellPaths: lambda call, backend: shell_paths(backend, call.paths),
+    FindExisting: lambda call, backend: existing_paths(backend, call.paths),
     CallFunction: _call,
     Work: lambda call, _backend: call.do(),
     Ask: lambda call, _backend: await_if_needed(call.call()),
@@ -593,43 +637,8 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
 # The same, async.
 
 
-async def _alist(call: ListDirectory, backend: Backend) -> Reply:
-    answer = await backend.als(call.path)
-    entries = getattr(answer, "entries", answer)
-    return await _convert(lambda: listing(answer), len(entries) if isinstance(entries, Sequence) else 0)
-
-
-async def _convert(convert: Callable[[], Reply], size: int) -> Reply:
-    """Return an answer as a reply; thousands of items are converted in a thread."""
-    return convert() if size < LARGE_ANSWER else await asyncio.wrap_future(in_working_thread(convert))
-
-
-async def _awrite(call: WriteFiles, backend: Backend) -> Reply:
-    target = _target(call, backend)
-    if target is None:
-        return Failed(NO_SHELL)
-    return to_written(call, await target.aupload_files(list(call.files)))
-
-
-async def _aread(call: ReadFiles, backend: Backend) -> Reply:
-    unfit: dict[str, File] = {}
-    if is_local(backend, call.paths):
-        # The look at the disk may hang as well (a network mount), so not on the loop.
-        unfit = await asyncio.wrap_future(in_thread(unfit_files, backend, call.paths, call.max_bytes))
-    wanted = _without(call, unfit)
-    answer = await backend.adownload_files(list(wanted.paths)) if wanted.paths else ()
-    return await _convert(lambda: _join(call, unfit, to_files(wanted, answer)), len(call.paths))
-
-
 async def _afind_providers(call: FindProviders, backend: Backend) -> Reply:
-    return ProvidersFound(providers_of(backend, call.paths))
-
-
-async def _aexecute(call: Execute, backend: Backend) -> Reply:
-    shell = shell_of(backend)
-    if shell is None:
-        return Failed(NO_SHELL)
-    return await shell.aexecute(call.command, **_timeout(call, shell))
+    return providers_of(backend, call.paths)
 
 
 async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
@@ -637,14 +646,14 @@ async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
     if call.twin is not None:
         return await _wait_for_value(call.twin(*call.arguments, **call.options))
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await _wait_for_value(_called(call))
+        return await _wait_for_value(_invoke(call))
     try:
-        value = await asyncio.wrap_future(in_thread(_called, call))
+        value = await asyncio.wrap_future(in_thread(_invoke, call))
     except RuntimeError as error:
         if not needs_loop(error):
             raise
         # It asks for the running event loop, as the constructors of async clients do, so it has to run on it.
-        value = _called(call)
+        value = _invoke(call)
     return await _wait_for_value(value) if inspect.isawaitable(value) else value
 
 
@@ -669,25 +678,14 @@ async def _await(call: WaitFor[Any], _backend: Backend) -> Reply:
 
 
 _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
-    ListDirectory: _alist,
+    **dict.fromkeys(_METHODS, _aask_backend),
     ReadFiles: _aread,
-    WriteFiles: _awrite,
-    Execute: _aexecute,
     FindProviders: _afind_providers,
     CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,
     Pause: lambda call, _backend: asyncio.sleep(call.seconds),
 }
-
-_METHODS: dict[type, tuple[str, str]] = {
-    ListDirectory: ("ls", "als"),
-    ReadFiles: ("download_files", "adownload_files"),
-    WriteFiles: ("upload_files", "aupload_files"),
-    Execute: ("execute", "aexecute"),
-}
-"""The sync and the async method for each call that a backend answers itself."""
-
 
 # Both.
 
@@ -710,15 +708,3 @@ def _paths(call: AnyCall) -> tuple[str, ...]:
     if isinstance(call, WriteFiles):
         return tuple(path for path, _content in call.files)
     return call.paths if isinstance(call, ReadFiles) else ()
-
-
-def _without(call: ReadFiles, unfit: dict[str, File]) -> ReadFiles:
-    return ReadFiles(tuple(path for path in call.paths if path not in unfit), call.max_bytes) if unfit else call
-
-
-def _join(call: ReadFiles, unfit: dict[str, File], reply: Reply) -> Reply:
-    """Return the files of a batch in the order of the request, those that were not opened among them."""
-    if not unfit or not isinstance(reply, Files):
-        return reply
-    by_path = {file.path: file for file in reply.files} | unfit
-    return Files(tuple(by_path[path] for path in call.paths))

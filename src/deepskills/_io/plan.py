@@ -43,7 +43,7 @@ Cancellation
 
 Time limits
     Each call of a backend has the limit that the driver was given (the middleware's `backend_timeout`). `Execute` has
-    its own. `CallFunction` names a number of seconds, `None` for no limit, or leaves the usual one (`USUAL`). A plan
+    its own. `CallFunction` names a number of seconds, `None` for no limit, or leaves the usual one. A plan
     with a deadline over several calls computes what is left and passes that. A late call is a failure with
     `timed_out` set.
 
@@ -58,7 +58,6 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
@@ -116,52 +115,6 @@ class File:
     def is_missing(self) -> bool:
         """Whether the backend says that there is no such file."""
         return self.content is None and is_missing_error(self.error)
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files of a batch, in the order of the request."""
-
-    files: tuple[File, ...]
-
-
-@dataclass(frozen=True)
-class Written:
-    """The outcome of a batch of writes."""
-
-    errors: dict[str, str]
-    """Why files were not written, by path; empty if all were."""
-
-
-@dataclass(frozen=True)
-class ProvidersFound:
-    """By path, the providers whose skills lie there; paths that are searched as directories are left out."""
-
-    providers: dict[str, tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class RealPaths:
-    """Where each path really lies on this machine; empty if the backend is not a local file system."""
-
-    paths: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Nature:
-    """What lies at a path of a local file system."""
-
-    is_regular: bool
-    """Whether it is a regular file: not a directory, FIFO, socket or device."""
-
-    size: int
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """What lies at each path, links followed; paths of other backends, and paths with nothing there, are left out."""
-
-    natures: dict[str, Nature]
 
 
 # Failures.
@@ -265,8 +218,8 @@ class ListDirectory(Call[Listing]):
 
 
 @dataclass(frozen=True)
-class ReadFiles(Call[Files]):
-    """Read all `paths` in one batch; answered with `Files`.
+class ReadFiles(Call[tuple[File, ...]]):
+    """Read all `paths` in one batch; answered with the files in the same order.
 
     On a local disk, what is not a regular file or is too large is never opened.
     """
@@ -276,8 +229,8 @@ class ReadFiles(Call[Files]):
 
 
 @dataclass(frozen=True)
-class WriteFiles(Call[Written]):
-    """Write files, each a path and its content, in one batch; answered with `Written`."""
+class WriteFiles(Call[dict[str, str]]):
+    """Write files, each a path and its content, in one batch; answered with why files were not written, by path."""
 
     files: tuple[tuple[str, bytes], ...] = field(repr=False)  # may hold secrets
     for_shell: bool = False
@@ -300,29 +253,29 @@ class Execute(Call[Executed]):
 
 
 @dataclass(frozen=True)
-class ResolveLinks(Call[RealPaths]):
-    """Find out where paths really lie, as `RealPaths`; a backend that is not a local file system has no links."""
+class ResolveLinks(Call[dict[str, str]]):
+    """Find out where paths really lie on this machine; paths of other backends, which have no links, are left out."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class FindProviders(Call[ProvidersFound]):
-    """Find out which providers serve paths, as `ProvidersFound`; decided by the paths alone, without I/O."""
+class FindProviders(Call[dict[str, tuple[Any, ...]]]):
+    """Find out which providers serve paths, decided without I/O; paths that lie in directories are left out."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class ShellPaths(Call[RealPaths]):
-    """Ask for directories as a local shell knows them, where file tools know them by other paths: `RealPaths`."""
+class ShellPaths(Call[dict[str, str]]):
+    """Ask for directories as a local shell knows them, where file tools know them by other paths."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Inspect(Call[Inspected]):
-    """Find out what lies at paths without opening it, as `Inspected`; only a local file system has an answer."""
+class FindExisting(Call[frozenset[str]]):
+    """Find out at which paths something lies, links followed; only a local file system has an answer."""
 
     paths: tuple[str, ...]
 
@@ -330,16 +283,8 @@ class Inspect(Call[Inspected]):
 # Requests to other code. The answer is what the function returned.
 
 
-class Usual(Enum):
-    """The time limit that the driver was given for calls of the backend."""
-
-    LIMIT = "the limit of backend calls"
-
-
-USUAL = Usual.LIMIT
-
-Limit: TypeAlias = float | Usual | None
-"""Seconds, `None` for no limit, or `USUAL`."""
+Limit: TypeAlias = float | Literal["usual"] | None
+"""Seconds, `None` for no limit, or the limit that the driver was given for calls of the backend."""
 
 
 @dataclass(frozen=True)
@@ -353,13 +298,13 @@ class CallFunction(Call[ReplyT]):
     function: Callable[..., ReplyT | Awaitable[ReplyT]]
     arguments: tuple[Any, ...] = field(default=(), repr=False)  # may hold secrets
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    seconds: Limit = USUAL
+    seconds: Limit = "usual"
     twin: Callable[..., Awaitable[ReplyT]] | None = None
     """The async form of the function, if it has one; async runs call it in place of the function."""
 
 
 def call_method(
-    target: object, method: str, *arguments: object, seconds: Limit = USUAL, **options: object
+    target: object, method: str, *arguments: object, seconds: Limit = "usual", **options: object
 ) -> CallFunction[Any]:
     """Return the call of a method of a user's object, and of its async twin `a<method>` where that is its own.
 
@@ -633,7 +578,7 @@ async def _with_real_paths(visits: Sequence[Visit[KeyT]]) -> list[Visit[KeyT]]:
         return []
     reply = await Attempt(ResolveLinks(tuple(dict.fromkeys(visit.path for visit in visits))))
     # Without real paths a circle of links is ended by the number of levels alone.
-    real = {} if isinstance(reply, Failed) else reply.paths
+    real = {} if isinstance(reply, Failed) else reply
     return [replace(visit, real=real.get(visit.path)) for visit in visits]
 
 
@@ -690,8 +635,8 @@ async def read_files(
         parts = max(_MIN_PARTS, MAX_CALLS_AT_ONCE // max(1, sum(late)))
         smaller: list[tuple[str, ...]] = []
         for batch, reply, is_late in zip(batches, replies, late, strict=True):
-            if isinstance(reply, Files):
-                found.update((file.path, file) for file in reply.files)
+            if not isinstance(reply, Failed):
+                found.update((file.path, file) for file in reply)
                 continue
             failures += not is_late
             # Alone in its batch, a file is the culprit. Otherwise split again, unless that was done too often.
@@ -703,7 +648,7 @@ async def read_files(
     return found
 
 
-def _is_late(reply: Files | Failed) -> bool:
+def _is_late(reply: tuple[File, ...] | Failed) -> bool:
     return isinstance(reply, Failed) and reply.timed_out
 
 

@@ -60,9 +60,6 @@ _TEXT_SUFFIXES = (".ts", ".svg")
 class ReadOnlyBackend(BackendProtocol):
     """A backend that refuses every write, and says why in one sentence."""
 
-    is_read_only = True
-    """Tells that no model need be sent here to create skills."""
-
     holds = "Files here"
     """Whose files they are, as the beginning of that sentence."""
 

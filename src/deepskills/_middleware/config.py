@@ -30,7 +30,7 @@ from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibili
 from deepskills._catalog.discovery import ScanMemory, ScanSettings
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
-from deepskills._io.backends import can_execute, executing_tools, is_backend, is_backend_class, serves_skills
+from deepskills._io.backends import can_execute, executing_tools, has_file_methods, is_backend, serves_skills
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed
@@ -418,7 +418,7 @@ def check_no_backend_class(backend: object) -> None:
     Raises:
         TypeError: The message says what to write.
     """
-    if isinstance(backend, type) and is_backend_class(backend):
+    if isinstance(backend, type) and has_file_methods(backend):
         name = backend.__name__
         raise TypeError(f"backend must be an instance, got the class {name}; write backend={name}(...)")
 

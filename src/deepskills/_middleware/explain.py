@@ -125,7 +125,7 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     if has_runtime or not (settings.varies_by_run or settings.has_judges):
         return await find_view(run)
     # Functions of the runtime cannot be asked for another run, so what they said in it counts.
-    find = run.scan.claimed if settings.varies_by_run else run.scan.catalog
+    find = run.scan.restore if settings.varies_by_run else run.scan.catalog
     catalog = await find(thread.catalog, run.state.get("skills_metadata"))
     kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
     if PARTIAL in kept and not settings.varies_by_run:

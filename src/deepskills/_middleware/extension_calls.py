@@ -27,9 +27,8 @@ from deepskills._errors import SkillFileNotFoundError, SkillsError
 from deepskills._files.assets import find_script, read_asset_bytes
 from deepskills._files.manifest import (
     SkillManifest,
-    read_contents,
+    read_all_files,
     read_manifest,
-    read_provided_contents,
     read_provided_manifest,
 )
 from deepskills._files.paths import AssetDirectories, normalise_path
@@ -292,8 +291,8 @@ class SkillRun:
             SkillsError: If one cannot be written.
         """
         reply = await WriteFiles(tuple(files), for_shell)
-        if reply.errors:
-            raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.errors.items()))
+        if reply:
+            raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.items()))
 
     @performed
     async def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
@@ -345,7 +344,7 @@ class SkillRun:
         if path.startswith(SCHEME):
             raise SkillsError(f"The skill {entry.name!r} has no directory; its files are run from a copy.")
         reply = await ResolveLinks((path,))
-        return reply.paths.get(path, path)
+        return reply.get(path, path)
 
     @performed
     async def script_path(self, entry: SkillEntry, script_name: str) -> str:
@@ -456,12 +455,12 @@ async def read_judged_files(
     path = SKILL_FILE
     if script_name is not None:
         path = (await run.scan.read(entry, find_script(entry.skill, script_name, closed=closed))).relative
-    contents = await (read_contents(entry) if files is None else read_provided_contents(entry, files))
-    if path not in contents.files:
+    contents, hidden = await run.scan.read(entry, read_all_files(entry, closed))
+    if path not in contents:
         raise SkillFileNotFoundError(f"The file {quoted(path)} of the skill {quoted(entry.name)} is gone. Try again.")
     # All are judged, also those that the copy leaves out: a guard knows a skill by the whole set of its files.
-    await _check_file(run, SkillFile(entry, path, contents.files[path], "run", contents.files))
-    return {path: content for path, content in contents.files.items() if not contents.is_closed(path, closed)}
+    await _check_file(run, SkillFile(entry, path, contents[path], "run", contents))
+    return {path: content for path, content in contents.items() if path not in hidden}
 
 
 async def _check_file(run: Run, file: SkillFile) -> None:

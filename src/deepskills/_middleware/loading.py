@@ -37,7 +37,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._catalog.lookup import MAX_BROUGHT, plan, required_by
+from deepskills._catalog.lookup import MAX_BROUGHT, order_loads, required_by
 from deepskills._files.inventory import Contents, read_contents, without_closed
 from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import (
@@ -190,7 +190,7 @@ def make_bundle(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundl
         entry = view.catalog.by_name[name]
         return [(written, found.name if found is not None else None) for written, found in required_by(entry, find)]
 
-    found = plan(request.entry.name, resolve)
+    found = order_loads(request.entry.name, resolve)
     if found.missing:
         return Bundle(request, refusal=word_required_missing(found.missing))
     along = [name for name in found.order if name != request.entry.name and name not in loaded]
@@ -468,10 +468,8 @@ async def prepare(requests: Sequence[LoadRequest], run: Run) -> dict[Key, Prepar
     if not allowed:
         return result
     depth = run.settings.resource_depth
-    # Directories in the same rounds; a provider is asked for each skill of its own, and all of them at the same time.
-    plans = [run.scan.read(entry, read_contents([entry], depth)) for entry in allowed.values() if entry.provided]
-    in_directories = read_contents([entry for entry in allowed.values() if entry.provided is None], depth)
-    read = {name: contents for found in await side_by_side(in_directories, *plans) for name, contents in found.items()}
+    plans = [run.scan.read(entry, read_contents(entry, depth)) for entry in allowed.values()]
+    read = dict(zip(allowed, await side_by_side(*plans), strict=True))
     for key, request in distinct.items():
         if key not in result:
             result[key] = await _prepare_one(request, read[request.entry.name], run)

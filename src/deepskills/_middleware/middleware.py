@@ -319,7 +319,7 @@ class Services:
     def _known_run(self, state: Mapping[str, Any]) -> Run | None:
         # Without a runtime: nothing here calls a function of the user's, so nothing needs one.
         run, memory = Run(self._settings, state, None), self._settings.memory
-        catalog = memory.catalogs.believed(run.thread.catalog)
+        catalog = memory.catalogs.recognize(run.thread.catalog)
         # Only a catalog that this process made itself; state alone proves nothing.
         if catalog is None:
             return None
@@ -715,7 +715,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         hooks = (own.before_agent, own.abefore_agent)
         if hooks == (SkillsMiddleware.before_agent, SkillsMiddleware.abefore_agent):
             return
-        catalog = self._settings.memory.catalogs.believed(run.thread.catalog)
+        catalog = self._settings.memory.catalogs.recognize(run.thread.catalog)
         given = run.state.get("skills_metadata")
         if catalog is not None and given is not None and not catalog.is_copied_in(given):
             run.problems.append(problem("before_agent", "catalog-replaced"))

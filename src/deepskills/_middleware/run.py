@@ -36,8 +36,8 @@ from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, SourceScan
-from deepskills._catalog.lookup import Broken, Unknown, broken, not_found
-from deepskills._io.bridge import awaited
+from deepskills._catalog.lookup import Broken, Unknown, explain_missing, find_broken
+from deepskills._io.bridge import awaiting
 from deepskills._io.drivers import adrive, await_if_needed, drive, in_thread
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._loading.budget import Budgets
@@ -187,13 +187,13 @@ class VisibleCatalog:
 
     def broken(self, asked: str) -> Broken | None:
         """Return what is wrong with the file of a skill that is missing from the catalog."""
-        return broken(self.problems, asked) if self.find(asked) is None else None
+        return find_broken(self.problems, asked) if self.find(asked) is None else None
 
     async def not_found(self, asked: str) -> Broken | Unknown:
         """Return what to answer to a name that the model cannot use; hidden names are not given."""
         size, broken_hidden = len(self.catalog.entries), self.broken_hidden
         shown = [found for found in self.problems if broken_hidden.get(directory_name(found)) != "user-only"]
-        return await in_worker(lambda: not_found([e.name for e in self.visible], shown, asked), size)
+        return await in_worker(lambda: explain_missing([e.name for e in self.visible], shown, asked), size)
 
 
 def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's
@@ -286,7 +286,7 @@ class Run:
 
     async def perform_in_thread(self, make: Callable[[], Plan[ResultT]]) -> ResultT:
         """Perform a plan of a sync run, for a task on the bridge's loop: the sync methods would block that loop."""
-        with awaited():
+        with awaiting():
             done = in_thread(lambda: self.perform(make()))
         return await asyncio.wrap_future(done)
 

@@ -198,7 +198,7 @@ def current_catalog(run: Run) -> Catalog | None:
     # Another user may resume the thread.
     if settings.varies_by_run:
         return None
-    catalog = settings.memory.catalogs.believed(run.thread.catalog)
+    catalog = settings.memory.catalogs.recognize(run.thread.catalog)
     # By a copy that differs a caller asks to look again, and so by `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
@@ -236,7 +236,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = await run.scan.discover(await run.scan.known(thread.catalog, copy), failed)
-        run.scan.started(thread.catalog, found)
+        run.scan.remember_start(thread.catalog, found)
     await find_view(run, found)
     update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.

@@ -124,7 +124,7 @@ async def list_skills(sources: Sequence[tuple[Source, Asked]]) -> list[Listed]:
     ]
     files = await together(*(Attempt(each.call("read_skill", skill)) for each, _, skill, _ in unread))
     for (_, listed, _, path), reply in zip(unread, files, strict=True):
-        listed.files[path] = checked_file(path, reply, None)
+        listed.files[path] = check_file(path, reply, None)
     return found
 
 
@@ -213,15 +213,14 @@ def _is_location(path: str) -> bool:
 
 async def read_skill(asked: Asked, skill: ProvidedSkill, path: str, digest: str | None) -> File:
     """Return a skill's `SKILL.md`, if its bytes are those that were listed."""
-    return checked_file(path, await Attempt(asked.call("read_skill", skill)), digest)
+    return check_file(path, await Attempt(asked.call("read_skill", skill)), digest)
 
 
 async def read_files(asked: Asked, skill: ProvidedSkill, wanted: Mapping[str, ProvidedFile]) -> dict[str, File]:
     """Return files of a skill at the same time; by path as the caller names them."""
     replies = await together(*(Attempt(asked.call("read_file", skill, file.path)) for file in wanted.values()))
     return {
-        path: checked_file(path, reply, file.digest)
-        for (path, file), reply in zip(wanted.items(), replies, strict=True)
+        path: check_file(path, reply, file.digest) for (path, file), reply in zip(wanted.items(), replies, strict=True)
     }
 
 
@@ -248,7 +247,7 @@ def _is_relative(path: str) -> bool:
     return "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def checked_file(path: str, reply: Any, digest: str | None) -> File:  # noqa: ANN401 - whatever a provider gave
+def check_file(path: str, reply: Any, digest: str | None) -> File:  # noqa: ANN401 - whatever a provider gave
     """Return what a provider gave for a file, if it is what was listed."""
     if isinstance(reply, Failed):
         return File(path, error=reply.reason)

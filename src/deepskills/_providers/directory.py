@@ -4,7 +4,7 @@ Latency decides the shape: a backend may be a network away, so there is one roun
 together, then one batch of reads, however many skills there are.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from deepskills._io.cache import BoundedCache
@@ -13,7 +13,7 @@ from deepskills._io.plan import (
     Attempt,
     Failed,
     File,
-    Inspect,
+    FindExisting,
     Listing,
     Visit,
     Visitor,
@@ -50,8 +50,8 @@ class DirectoryProvider:
         """Return what each source shows: one round of listings per level, then one batch of files but those `kept`."""
         searches = [_Search(source) for source in sources]
         await _read_plugins(searches)
-        starts = [(place, search.source.path) for place, search in enumerate(searches) if not search.is_shut]
-        await walk(starts, _Visitor(searches, self.max_depth), levels=self.max_depth)
+        starts = [(search, search.source.path) for search in searches if not search.is_shut]
+        await walk(starts, _Visitor(self.max_depth), levels=self.max_depth)
         # All sources together: one batch, whichever of them a file belongs to.
         paths = [path for search in searches for path in search.found]
         listed = {path: has for search in searches for path, has in search.has_agents.items()}
@@ -67,6 +67,19 @@ class DirectoryProvider:
     def holds(self, path: str, source: str) -> bool:
         """Whether a file lies in a source, by its path or because a listing of this process led to it."""
         return lies_under(path, source) or self._outside.get((source, path)) is not None
+
+
+def select_searched(directories: Iterable[str], *, is_skill: bool, is_source: bool) -> list[str]:
+    """Return the names of a directory's subdirectories that are searched for skills.
+
+    A directory with a file named exactly `SKILL.md` is a skill. What lies below it is its own business and holds no
+    further skills; only below a source of its own does one stray file not hide the skills that the source holds, apart
+    from the skill's own resources, which may have a `SKILL.md` as an example.
+    """
+    if is_skill and not is_source:
+        return []
+    passed_over = PASSED_OVER | RESOURCE_DIRECTORIES.keys() if is_skill else PASSED_OVER
+    return [name for name in directories if name not in passed_over]
 
 
 def has_invocation_directory(listing: Listing | Failed) -> bool:
@@ -117,19 +130,14 @@ class _Search:
         files = [] if is_plugin else [entry for entry in reply.entries if not entry.is_directory]
         own = next((entry for entry in files if entry.name == SKILL_FILE), None)
         if own is not None:
-            # A skill's directory: what lies below it is its own business and holds no further skills.
             self.found[own.path] = True
             self.has_agents[own.path] = has_invocation_directory(reply)
-            # Only below a source of its own: one stray file must not hide the skills that a source holds.
-            if path != self.source.path:
-                return []
         else:
             # Only the exact name makes a skill. `skill.md` is reported, so that its author sees why it is missing.
             self.listed.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
-        # A skill's own files are not searched for skills: one may hold a `SKILL.md` as an example.
-        passed_over = PASSED_OVER if own is None else PASSED_OVER | RESOURCE_DIRECTORIES.keys()
-        below = [entry.path for entry in reply.entries if entry.is_directory and entry.name not in passed_over]
-        kept = self._bounded(below)
+        below = {entry.name: entry.path for entry in reply.entries if entry.is_directory}
+        searched = select_searched(below, is_skill=own is not None, is_source=path == self.source.path)
+        kept = self._bounded([below[name] for name in searched])
         # A plugin's skills are its direct children, however deep other sources are searched.
         if deepest or is_plugin:
             # Reading a file that may not exist is cheaper than listing each directory first to find out.
@@ -179,16 +187,15 @@ class _Search:
         return directories[:room]
 
 
-class _Visitor(Visitor[int]):
+class _Visitor(Visitor[_Search]):
     """Sends each directory of a walk to the search of its source."""
 
-    def __init__(self, searches: Sequence[_Search], max_depth: int) -> None:
-        self._searches = searches
+    def __init__(self, max_depth: int) -> None:
         self._deepest = max_depth - 1
 
-    def take(self, visit: Visit[int], reply: Listing | Failed) -> list[tuple[int, str]]:
-        search = self._searches[visit.key]
-        return [(visit.key, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
+    def take(self, visit: Visit[_Search], reply: Listing | Failed) -> list[tuple[_Search, str]]:
+        search = visit.key
+        return [(search, path) for path in search.take(visit.path, reply, deepest=visit.depth == self._deepest)]
 
 
 async def _read_plugins(searches: Sequence[_Search]) -> None:
@@ -208,8 +215,8 @@ async def _find_invocation_files(paths: Sequence[str], listed: Mapping[str, bool
     """
     files = {path: invocation_file(path) for path in paths if listed.get(path, True)}
     unlisted = tuple(file for path, file in files.items() if path not in listed)
-    seen = await Attempt(Inspect(unlisted))
-    there = {} if isinstance(seen, Failed) else seen.natures
+    seen = await Attempt(FindExisting(unlisted))
+    there = frozenset() if isinstance(seen, Failed) else seen
     return {path: file for path, file in files.items() if path in listed or file in there} if there or listed else {}
 
 

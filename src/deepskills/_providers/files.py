@@ -17,21 +17,17 @@ from deepskills._io.plan import (
     Entry,
     Failed,
     File,
-    Files,
-    Inspect,
-    Inspected,
     ListDirectory,
     Listing,
     Plan,
     ReadFiles,
-    RealPaths,
     ResolveLinks,
     ResultT,
     ShellPaths,
     parent,
     together,
 )
-from deepskills._providers.ask import MAX_FILES, Asked, check_files, checked_file, read_files, read_skill
+from deepskills._providers.ask import MAX_FILES, Asked, check_file, check_files, read_files, read_skill
 from deepskills._providers.base import ProvidedFile, ProvidedSkill
 from deepskills._types import SKILL_FILE
 
@@ -66,28 +62,11 @@ class ProvidedFiles:
 
     async def files(self) -> dict[str, ProvidedFile] | Failed:
         """Return the skill's other files, by path relative to it."""
-        if self._files is None:
-            await self._read(reads_text=False)
-        return self._files if self._files is not None else Failed("the files were not listed")
+        return self._files if self._files is not None else self._take(await self._listing_call)
 
-    async def read_all(self, limit: int) -> dict[str, bytes]:
-        """Return the content of every file.
-
-        Raises:
-            SkillsError: If one cannot be read, or all are larger than `limit`.
-        """
-        files = await self.files()
-        if isinstance(files, Failed):
-            raise SkillsError(files.reason)
-        text = await read_skill(self._asked, self._skill, SKILL_FILE, self._digest)
-        contents: dict[str, bytes] = {}
-        for file in (text, *(await read_files(self._asked, self._skill, files)).values()):
-            if file.content is None:
-                raise SkillsError(f"{file.path!r}: {file.error}")
-            contents[file.path] = file.content
-            if sum(map(len, contents.values())) > limit:
-                raise SkillsError(f"its files are larger than {limit:,} bytes")
-        return contents
+    @property
+    def _listing_call(self) -> Call[Any]:
+        return Attempt(self._asked.call("list_files", self._skill, at_most=MAX_FILES))
 
     async def digests(self, limit: int) -> dict[str, tuple[str, int]]:
         """Return SHA-256 and size of every file; those that were listed without either are read for it.
@@ -117,41 +96,29 @@ class ProvidedFiles:
         return found
 
     async def _answer(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        # In the same round: the text, and the list that both listings and reads of other files go by.
         paths = [path for call in calls if isinstance(call, ReadFiles) for path in call.paths]
-        needs_list = any(isinstance(call, ListDirectory) for call in calls) or any(path != self._path for path in paths)
-        text = None
-        if self._path in paths or (needs_list and self._files is None):
-            text = await self._read(reads_text=self._path in paths, lists=needs_list and self._files is None)
-        wanted = {path: file for path in paths if path != self._path and (file := self._file(path)) is not None}
+        others = [path for path in paths if path != self._path]
+        lists = self._files is None and (bool(others) or any(isinstance(call, ListDirectory) for call in calls))
+        reads = self._path in paths
+        # In the same round: the text, and the list that both listings and reads of other files go by.
+        asked = [Attempt(self._asked.call("read_skill", self._skill))] if reads else []
+        replies = await together(*asked, *([self._listing_call] if lists else []))
+        if lists:
+            self._take(replies[-1])
+        wanted = {path: file for path in others if (file := self._file(path)) is not None}
         found = await read_files(self._asked, self._skill, wanted) if wanted else {}
-        if text is not None:
-            found[self._path] = text
+        if reads:
+            found[self._path] = check_file(self._path, replies[0], self._digest)
         return [await self._reply(call, found) for call in calls]
 
-    async def _read(self, *, reads_text: bool, lists: bool = True) -> File | None:
-        """Read the text and list the files, as far as either is wanted."""
-        listing = Attempt(self._asked.call("list_files", self._skill, at_most=MAX_FILES))
-        text = None
-        if reads_text and lists:
-            reply, listed = await together(Attempt(self._asked.call("read_skill", self._skill)), listing)
-            text = checked_file(self._path, reply, self._digest)
-            self._take(listed)
-        elif reads_text:
-            text = await read_skill(self._asked, self._skill, self._path, self._digest)
-        else:
-            self._take(await listing)
-        return text
-
-    def _take(self, listed: object) -> None:
-        self._files = check_files(listed)
-        if not isinstance(self._files, Failed):
-            self._own = self._files.pop(SKILL_FILE, None)
-        names = [SKILL_FILE, *(self._files if not isinstance(self._files, Failed) else ())]
-        for name in names:
-            path = f"{self._root}/{name}"
-            size = self._files[name].size if not isinstance(self._files, Failed) and name in self._files else None
-            entry = Entry(path, is_directory=False, size=size)
+    def _take(self, listed: object) -> dict[str, ProvidedFile] | Failed:
+        self._files = files = check_files(listed)
+        sizes: dict[str, int | None] = {SKILL_FILE: None}
+        if not isinstance(files, Failed):
+            self._own = files.pop(SKILL_FILE, None)
+            sizes |= {name: file.size for name, file in files.items()}
+        for name, size in sizes.items():
+            entry = Entry(f"{self._root}/{name}", is_directory=False, size=size)
             # Each directory above it, up to the skill's own.
             while entry.path != self._root:
                 above = self._tree.setdefault(parent(entry.path), {})
@@ -159,6 +126,7 @@ class ProvidedFiles:
                     break
                 above[entry.path] = entry
                 entry = Entry(parent(entry.path), is_directory=True)
+        return files
 
     def _file(self, path: str) -> ProvidedFile | None:
         relative = path.removeprefix(f"{self._root}/")
@@ -171,14 +139,11 @@ class ProvidedFiles:
             return self._listing(call.path)
         if isinstance(call, ReadFiles):
             error = self._files.reason if isinstance(self._files, Failed) else _NOT_FOUND
-            return Files(tuple(found.get(path) or File(path, error=error) for path in call.paths))
-        if isinstance(call, ResolveLinks):
-            return RealPaths({})
-        if isinstance(call, Inspect):
-            return Inspected({})
+            return tuple(found.get(path) or File(path, error=error) for path in call.paths)
         # A shell may know the directory by another path, if the provider says that there is one.
-        if isinstance(call, ShellPaths) and self._path == self._asked.path_of(self._skill):
-            return RealPaths({})
+        is_nowhere = isinstance(call, ShellPaths) and self._path == self._asked.path_of(self._skill)
+        if isinstance(call, ResolveLinks) or is_nowhere:
+            return {}
         return await Attempt(call)
 
     def _listing(self, path: str) -> Listing | Failed:

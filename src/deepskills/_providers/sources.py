@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from deepskills._io.backends import ServesSkills
 from deepskills._io.plan import File, tidy
@@ -154,31 +154,28 @@ def _parse_source(source: SkillSource) -> Source:
         label = check_label(source)
         # Optional: a provider without skills for this user is not a mistake that every run should report.
         return Source(f"{SCHEME}{label}", label, is_optional=True, provider=source)
-    given: object = source
+    given: Any = source
     if isinstance(given, type) and issubclass(given, SkillProvider):
         raise TypeError(f"a source must be a provider, got the class {given.__name__}; write {given.__name__}(...)")
-    if isinstance(source, str):
-        # A plain `str` even of a subclass: sources are compared and serialized, and a subclass may do either its own
-        # way.
-        path = str.__str__(source)
-        return Source(path, derive_label(path))
-    if isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source):  # noqa: PLR2004
-        return Source(str.__str__(source[0]), str.__str__(source[1]))
-    if isinstance(source, OptionalSource) and isinstance(source.path, str):
-        label = derive_label(source.path) if source.label is None else source.label
-        return Source(str.__str__(source.path), label, is_optional=True)
-    if isinstance(source, NamespacedSource) and isinstance(source.path, str):
-        label = derive_label(source.path) if source.label is None else source.label
-        return Source(str.__str__(source.path), label, namespace=_check_namespace(source.namespace))
-    if isinstance(source, PluginSource) and isinstance(source.path, str):
-        root = str.__str__(source.path)
-        path = f"{root.rstrip('/')}/skills"
-        label = derive_label(path) if source.label is None else source.label
-        # Optional: a plugin may have no skills.
-        return Source(path, label, is_optional=True, plugin=root)
-    raise TypeError(
-        "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource, a PluginSource "
-        f"or a SkillProvider, got {source!r}"
+    if isinstance(source, OptionalSource | NamespacedSource | PluginSource):
+        given = source.path if source.label is None else (source.path, source.label)
+    pair = given if isinstance(given, tuple) and len(given) == 2 else (given,)  # noqa: PLR2004
+    if not all(isinstance(part, str) for part in pair):
+        raise TypeError(
+            "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource, a "
+            f"PluginSource or a SkillProvider, got {source!r}"
+        )
+    # A plain `str` even of a subclass: sources are compared and serialized, and a subclass may do either its own way.
+    root, *labels = map(str.__str__, pair)
+    is_plugin = isinstance(source, PluginSource)
+    path = f"{root.rstrip('/')}/skills" if is_plugin else root
+    return Source(
+        path,
+        labels[0] if labels else derive_label(path),
+        # A plugin may have no skills.
+        is_optional=isinstance(source, OptionalSource | PluginSource),
+        namespace=_check_namespace(source.namespace) if isinstance(source, NamespacedSource) else "",
+        plugin=root if is_plugin else None,
     )
 
 

@@ -17,7 +17,6 @@ from uuid import UUID, uuid4
 
 from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend, FilesystemBackend, StateBackend
-from deepagents.backends.protocol import DeleteResult, EditResult, FileUploadResponse, WriteResult
 from deepagents.backends.utils import create_file_data
 from langchain import chat_models
 from langchain_core.callbacks import BaseCallbackHandler
@@ -29,6 +28,7 @@ from langgraph.errors import GraphRecursionError
 
 from deepskills import SkillMetadata, SkillsMiddleware
 from deepskills._io.plan import Attempt, CallFunction, Failed
+from deepskills._io.readonly import ReadOnlyBackend
 from deepskills._loading.budget import count_text_tokens
 from deepskills.evals.files import EvalError
 
@@ -37,8 +37,6 @@ MAX_COPIED_BYTES = 200_000_000
 
 SKILLS = "/skills"
 """Where these agents find their skills."""
-
-READ_ONLY = "The skills are read-only here."
 
 
 def resolve_model(model: BaseChatModel | str) -> BaseChatModel:
@@ -65,26 +63,10 @@ def is_model(given: object) -> bool:
     return isinstance(given, str | BaseChatModel)
 
 
-class _ReadOnlyFiles(FilesystemBackend):
-    """Read-only files: one run must not change what the next one sees."""
+class _LibraryFiles(ReadOnlyBackend, FilesystemBackend):
+    """The files of a library, read-only: one run must not change what the next one sees."""
 
-    is_read_only = True
-
-    def write(self, file_path: str, content: str) -> WriteResult:  # noqa: ARG002 - refused whatever it is
-        """Refuse."""
-        return WriteResult(error=READ_ONLY)
-
-    def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:  # noqa: ARG002, FBT001, FBT002
-        """Refuse."""
-        return EditResult(error=READ_ONLY)
-
-    def delete(self, file_path: str) -> DeleteResult:  # noqa: ARG002 - refused whatever it is
-        """Refuse."""
-        return DeleteResult(error=READ_ONLY)
-
-    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Refuse."""
-        return [FileUploadResponse(path=path, error="permission_denied") for path, _ in files]
+    holds = "The skills here"
 
 
 class LibraryCopy:
@@ -104,7 +86,7 @@ class LibraryCopy:
         """Return an agent with the library."""
         # Workspaces live in graph state, so that each run starts with an empty one.
         backend = CompositeBackend(
-            default=StateBackend(), routes={f"{SKILLS}/": _ReadOnlyFiles(root_dir=self._root, virtual_mode=True)}
+            default=StateBackend(), routes={f"{SKILLS}/": _LibraryFiles(root_dir=self._root, virtual_mode=True)}
         )
         middleware: Any = SkillsMiddleware(backend=backend, sources=[SKILLS], max_depth=2)
         return create_deep_agent(model=model, backend=backend, middleware=[middleware])

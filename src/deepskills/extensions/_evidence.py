@@ -20,7 +20,7 @@ from langgraph.types import Command
 from deepskills import SkillEntry, SkillRun, SkillsError
 from deepskills._files.paths import path_of_call, script_to_relative
 from deepskills._io.backends import real_root
-from deepskills._io.bridge import awaited
+from deepskills._io.bridge import awaiting
 from deepskills._io.drivers import in_thread
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.names import meant_name
@@ -270,7 +270,7 @@ class Judge:
 
 def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
     """Do work in a thread of its own, which may hang."""
-    with awaited():
+    with awaiting():
         return asyncio.wrap_future(in_thread(work))
 
 

@@ -186,7 +186,7 @@ async def _shell_directory(entry: SkillEntry, run: SkillRun) -> str:
 
 async def _resolve(paths: tuple[str, ...]) -> dict[str, str]:
     """Return where paths of a local disk really lie, with slashes."""
-    return {path: real.replace("\\", "/") for path, real in (await ResolveLinks(paths)).paths.items()}
+    return {path: real.replace("\\", "/") for path, real in (await ResolveLinks(paths)).items()}
 
 
 def _shows_files(request: ToolCallRequest) -> bool:

@@ -12,9 +12,9 @@ from typing import TypeAlias, TypeVar
 from langchain.agents.middleware.types import ToolCallRequest
 
 from deepskills import SkillEntry, SkillRun, SkillsError
-from deepskills._io.bridge import awaited
+from deepskills._io.bridge import awaiting
 from deepskills._io.drivers import in_thread
-from deepskills._io.plan import Attempt, Execute, Failed, WriteFiles, Written
+from deepskills._io.plan import Attempt, Execute, Failed, WriteFiles
 from deepskills._skillmd.problems import quoted
 
 _EDITED_CALLS = "hitl_edited_tool_calls"
@@ -32,7 +32,7 @@ async def call_either(
     """Call the method of a store or checkpointer that fits the run: the sync one in a thread, or its async twin."""
     if run.is_async:
         return await twin(*given)
-    with awaited():
+    with awaiting():
         done = in_thread(plain, *given)
     return await asyncio.wrap_future(done)
 
@@ -161,8 +161,8 @@ async def remove_files(token: str) -> None:
         logger.warning("Files of a job could not be removed from the sandbox: %s", type(reply.error).__name__)
 
 
-def _errors_of(written: Written) -> str:
-    return "; ".join(f"{path}: {error}" for path, error in written.errors.items())
+def _errors_of(written: dict[str, str]) -> str:
+    return "; ".join(f"{path}: {error}" for path, error in written.items())
 
 
 def _check(path: str) -> str:

@@ -59,7 +59,7 @@ from deepskills import (
 )
 from deepskills._files.paths import path_of_call, script_to_relative
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
-from deepskills._io.plan import RealPaths, ResolveLinks
+from deepskills._io.plan import ResolveLinks
 from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
@@ -637,10 +637,10 @@ def _directory_of(entry: SkillEntry) -> str:
 async def _unless_inside(path: str, directories: Sequence[str], refused: Refuse, run: SkillRun) -> Refuse | None:
     """Return a refusal, unless a path lies in one of these directories once its links are followed."""
 
-    async def resolve() -> RealPaths:
+    async def resolve() -> dict[str, str]:
         return await ResolveLinks((path, *directories))
 
-    real = {given: found.replace("\\", "/") for given, found in (await run.perform(resolve)).paths.items()}
+    real = {given: found.replace("\\", "/") for given, found in (await run.perform(resolve)).items()}
     target = f"{real.get(path, path)}/"
     is_inside = any(target.startswith(f"{real.get(place, place).rstrip('/')}/") for place in directories)
     return None if is_inside else refused

@@ -56,7 +56,7 @@ _OWN_LOOP = (
 )
 
 
-class CallersLoop(Bridge):
+class SessionBridge(Bridge):
     """The event loop of a session that a caller opened."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
@@ -179,7 +179,7 @@ class Borrowed:
     """A session that a caller opened and will close."""
 
     def __init__(self, session: Any, timeout: float) -> None:  # noqa: ANN401 - a ClientSession of either major
-        self.home: Bridge = CallersLoop(asyncio.get_running_loop(), timeout)
+        self.home: Bridge = SessionBridge(asyncio.get_running_loop(), timeout)
         self._session = session
         self._timeout = timeout
 

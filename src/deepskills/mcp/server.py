@@ -34,11 +34,10 @@ from deepskills._catalog.catalog import Catalogs, Readings, SkillEntry
 from deepskills._catalog.discovery import discover, read_from
 from deepskills._errors import SkillFileNotFoundError, SkillPathError, SkillsError
 from deepskills._files.assets import list_assets, read_asset_bytes
-from deepskills._files.inventory import read_contents
 from deepskills._io.backends import is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive
-from deepskills._io.plan import Plan, ResultT
+from deepskills._io.plan import Plan, ResultT, read_files
 from deepskills._providers.ask import Caller
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
@@ -449,7 +448,7 @@ class _Shelf:
         """Return the content of a skill's file; `None` if it does not exist or is not served."""
         entry = self.entries[name]
         if path == SKILL_FILE:
-            return (await self._driven(entry, read_contents([entry], 1)))[name].file.content
+            return (await self._driven(entry, read_files([entry.path])))[entry.path].content
         if not _is_shown(path):
             return None
         try:

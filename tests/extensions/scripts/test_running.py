@@ -21,7 +21,7 @@ from deepagents.backends.protocol import ExecuteResponse
 
 from deepskills import SkillEntry, SkillsError
 from deepskills._io.drivers import Steps
-from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles, Written
+from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles
 from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, stop_command
 from deepskills.extensions.scripts.tool import (
     Outcome,
@@ -90,7 +90,7 @@ class Shell:
             case WriteFiles(files):
                 self.written += files
                 answers = self.backend.upload_files(list(files))
-                return Written({answer.path: answer.error for answer in answers if answer.error})
+                return {answer.path: answer.error for answer in answers if answer.error}
             case Ask(ask):
                 return ask()
             case CallFunction(function, given):

@@ -15,10 +15,10 @@ from deepskills.mcp.entries import ServedSkill
 
 def main(url: str, scenario: str, *, trusts: bool) -> None:
     if trusts:
-        checked = ask.checked_file
+        checked = ask.check_file
         ServedSkill.mismatch = lambda *_: None  # type: ignore[method-assign]
         for module in (ask, files):
-            setattr(module, "checked_file", lambda path, reply, _digest: checked(path, reply, None))  # noqa: B010
+            setattr(module, "check_file", lambda path, reply, _digest: checked(path, reply, None))  # noqa: B010
     with McpSkills({"suite": {"transport": "streamable_http", "url": url}}, timeout=20) as skills:
         manager = SkillsManager(sources=[skills], asset_directories="all")
         names = manager.list_skills()

@@ -21,6 +21,7 @@ from deepskills._cli.output import STYLES, Output, counted, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
+from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, lies_under, parent, walk
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
@@ -324,7 +325,8 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     directories = DirectoryProvider(DEFAULT_DEPTH)
     discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs(readings))
     catalog = discovery.catalog
-    contents = await read_contents(catalog.entries, DEFAULT_RESOURCE_DEPTH)
+    read = await side_by_side(*(read_contents(entry, DEFAULT_RESOURCE_DEPTH) for entry in catalog.entries))
+    contents = {entry.name: found for entry, found in zip(catalog.entries, read, strict=True)}
     files = await _all_files(catalog.entries)
     places = {source.path: source for source in sources}
     usable = {

@@ -166,7 +166,7 @@ class Matches:
     def ids(self, query: str, offset: int) -> list[UUID]:
         """Return the ids of the matches from a place on, the first ones ranked as the agents' search ranks them."""
         index = SearchIndex([document for _, document in self.best])
-        ranked = [self.best[place][0] for place, _score in index.scored(query, len(self.best))] if self.best else []
+        ranked = [self.best[place][0] for place, _score in index.score(query, len(self.best))] if self.best else []
         # Those that share with the query only the beginning of a word come last, but they were found.
         others = () if self.is_guess else (skill_id for skill_id, _ in self.best)
         return [*list(dict.fromkeys([*ranked, *others]))[offset:], *self.further]
