@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import Result
 
 from support import skill_md, write_files
@@ -110,6 +111,11 @@ def snapshot(*roots: Path) -> dict[str, Any]:
             elif path.is_dir():
                 found[str(path)] = "directory"
     return found
+
+
+def set_limit(patch: pytest.MonkeyPatch, name: str, value: int) -> None:
+    """Make a limit of the installer small enough for a test."""
+    patch.setattr(f"deepskills._install.{name}", value)
 
 
 def lock_rows() -> dict[str, Any]:

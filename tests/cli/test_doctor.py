@@ -15,8 +15,6 @@ from langchain_core.messages import HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from deepskills import SkillsMiddleware
-from deepskills._cli.commands.show import tool_definitions
-from deepskills._loading.budget import count_text_tokens
 from deepskills.testing import ScriptedChatModel
 from support import command_line, skill_md, write_files
 
@@ -115,6 +113,13 @@ def test_a_skill_in_a_nested_source_is_not_too_deep(workplace: Path) -> None:
     assert report("-s", "s", "-s", "s/deep")["problems"] == []
 
 
+def price(text: str) -> int:
+    """Return what the command says that a text costs, as the instructions of a skill."""
+    write_files(Path("priced"), {"a/SKILL.md": skill_md("a", body=text)})
+    shown = json.loads(command_line.invoke("show", "a", "-s", "priced", "--json").stdout)
+    return next(int(part["tokens"]) for part in shown["parts"] if part["part"] == "instructions")
+
+
 def test_the_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
     """The numbers are the size of the section and of the tools that a real deep agent sends; `show` prints the same."""
     write_files(workplace / "s", {f"s-{n}/SKILL.md": skill_md(f"s-{n}", "word " * 20 + "end") for n in range(12)})
@@ -126,12 +131,12 @@ def test_the_cost_is_what_an_agents_request_holds(workplace: Path) -> None:
         requests.append(model.requests[0])
     ours, bare = requests
     found = report("-s", "s")
-    sent = count_text_tokens(ours.system) - count_text_tokens(bare.system)
-    assert found["prompt_tokens"] == pytest.approx(sent, abs=3)
+    assert found["prompt_tokens"] == pytest.approx(price(ours.system) - price(bare.system), rel=0.02)
     shown = command_line.invoke("show", "-s", "s").stdout
     assert shown.strip() in ours.system
     schemas = [convert_to_openai_tool(tool) for tool in SkillsMiddleware(backend=backend, sources=["/s"]).tools]
-    assert list(tool_definitions()) == [{"function": schema["function"]} for schema in schemas]
+    sent = sum(price(json.dumps({"function": schema["function"]})) for schema in schemas)
+    assert found["tool_tokens"] == pytest.approx(sent, rel=0.02)
 
 
 def test_a_large_library_stays_on_one_screen(workplace: Path) -> None:
@@ -153,12 +158,11 @@ def test_a_large_library_stays_on_one_screen(workplace: Path) -> None:
     assert "over the defaults of 10 skills and 50,000 tokens" in " ".join(shown.split())
 
 
-def test_what_keeps_a_source_from_being_read_comes_first(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many problems files have, a source that was not read whole is told before them."""
-    monkeypatch.setattr("deepskills._providers.directory.MAX_DIRECTORIES", 30)
+def test_what_keeps_a_source_from_being_read_comes_first(workplace: Path) -> None:
+    """However many problems files have, a source that was not read is told before them."""
     write_files(workplace / "s", {f"s-{n:02}/SKILL.md": BROKEN for n in range(60)})
-    lines = invoke("-s", "s").stdout.splitlines()
-    assert lines[1].strip() == "source-cut"
+    lines = invoke("-s", "s", "-s", "gone").stdout.splitlines()
+    assert lines[1].strip() == "source-missing"
     assert any(line.strip().startswith("no-frontmatter x ") for line in lines[2:])
 
 

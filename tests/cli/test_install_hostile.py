@@ -23,6 +23,7 @@ from install_support import (
     make_tar,
     make_zip,
     refuse,
+    set_limit,
     snapshot,
     succeed,
 )
@@ -193,13 +194,13 @@ def test_bombs_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     place.write_bytes(place.read_bytes().replace(struct.pack("<I", 1 << 20), struct.pack("<I", 10)))
     refuse(1, "add", str(place), "--yes")
     limit = scaled(1_000, 100_000)
-    monkeypatch.setattr("deepskills._install.trees.MAX_ENTRIES", limit)
+    set_limit(monkeypatch, "trees.MAX_ENTRIES", limit)
     place.write_bytes(directory_of_a_zip(2 * limit))
     with monkeypatch.context() as patch:
         # Its list is not even taken into memory.
         patch.setattr("zipfile.ZipFile", None)
         assert f"{limit:,} entries" in refuse(1, "add", str(place), "--yes")
-    monkeypatch.setattr("deepskills._install.trees.MAX_ENTRIES", 1_000)
+    set_limit(monkeypatch, "trees.MAX_ENTRIES", 1_000)
     crowd = make_tar(tmp_path / "d.tar.gz", {f"good/{number}": "" for number in range(1_001)})
     assert "1,000 entries" in refuse(1, "add", str(crowd), "--yes")
     library = tmp_path / "library"

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from install_support import LOCK, SKILLS, refuse, snapshot, succeed
 
-from deepskills._install.lock import Lock
-from deepskills._install.project import Project
 from support import scaled, skill_md, write_files
+from support.command_line import invoke
 
 TRACED = """
 import os, signal, sys
@@ -39,6 +38,9 @@ finally:
     print(count, file=sys.stderr)
 """
 """Runs a command, and ends its process at a step that touches files; the number of steps is its last line."""
+
+
+EMPTY_LOCK = '{"version": 1, "skills": {}}'
 
 
 def versions(library: Path) -> None:
@@ -103,7 +105,6 @@ def test_every_step_after_the_decision_can_be_done_again(tmp_path: Path, monkeyp
     versions(library)
     succeed("add", str(library / "0"), "--yes")
     old = state()
-    project = Project(SKILLS.absolute(), LOCK.absolute())
     ended_at = []
     for limit in range(1, 12):
         left = limit
@@ -117,13 +118,10 @@ def test_every_step_after_the_decision_can_be_done_again(tmp_path: Path, monkeyp
 
         with monkeypatch.context() as patched:
             patched.setattr(Path, "rename", rename)
-            try:
-                with project.adding(str(library / "1"), [], None) as changes:
-                    changes.apply()
-            except SystemError:
-                ended_at.append(limit)
-            else:
-                break
+            done = invoke("add", str(library / "1"), "--yes")
+        if not isinstance(done.exception, SystemError):
+            break
+        ended_at.append(limit)
         succeed("verify")
         assert "Version 1" in (SKILLS / "alpha/SKILL.md").read_text(encoding="utf-8")
         assert not list(SKILLS.glob(".deepskills*"))
@@ -133,15 +131,22 @@ def test_every_step_after_the_decision_can_be_done_again(tmp_path: Path, monkeyp
     assert len(ended_at) >= 5
 
 
-def test_two_commands_at_once(tmp_path: Path) -> None:
+def test_two_commands_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is told to try again; it neither waits nor spoils the first."""
     library = tmp_path / "library"
     versions(library)
-    project = Project(SKILLS.absolute(), LOCK.absolute())
-    with project.adding(str(library / "0"), ["alpha"], None) as changes:
-        assert "Another deepskills command" in refuse(1, "add", str(library / "1"), "--yes")
-        assert "Another deepskills command" in refuse(1, "verify")
-        changes.apply()
+    said: list[str] = []
+
+    def rename(self: Path, target: Path, original: Callable[[Path, Path], Path] = Path.rename) -> Path:
+        if not said:
+            said.append("")
+            said.extend(refuse(1, *command) for command in (("add", str(library / "1"), "--yes"), ("verify",)))
+        return original(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename)
+        succeed("add", str(library / "0"), "--skill", "alpha", "--yes")
+    assert ["Another deepskills command" in text for text in said] == [False, True, True]
     succeed("verify")
     assert sorted(json.loads(LOCK.read_text(encoding="utf-8"))["skills"]) == ["alpha"]
     results: list[int] = []
@@ -171,7 +176,7 @@ def test_a_plan_reaches_nothing_but_its_own_directory(tmp_path: Path) -> None:
     for skills in ({"../../../outside": False}, {"pdf/../../x": True}, {"..": False}, {"pdf": "yes"}, ["pdf"], None):
         root = SKILLS / ".deepskills/abc"
         plan = {"lock": str(LOCK.absolute()), "skills": skills}
-        write_files(root, {"plan.json": json.dumps(plan), "lock": Lock().text(), "new/x/SKILL.md": "x"})
+        write_files(root, {"plan.json": json.dumps(plan), "lock": EMPTY_LOCK, "new/x/SKILL.md": "x"})
         succeed("verify")
         assert snapshot(outside, SKILLS / "pdf") == before
     write_files(

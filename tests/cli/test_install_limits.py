@@ -18,7 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_support import LIBRARY, LOCK, SKILLS, git, lock_rows, make_repository, make_tar, refuse, snapshot, succeed
+from install_support import (
+    LIBRARY,
+    LOCK,
+    SKILLS,
+    git,
+    lock_rows,
+    make_repository,
+    make_tar,
+    refuse,
+    set_limit,
+    snapshot,
+    succeed,
+)
 
 from deepskills import SkillsManager
 from support import skill_md, write_files
@@ -65,10 +77,10 @@ def test_skills_inside_skills_cost_no_more_than_their_files(tmp_path: Path, monk
         entries[f"{directory}SKILL.md"] = skill_md(str(number), "Nested.", **needs)
     entries |= {f"{directory}{number}.md": "" for number in range(200)}
     archive = make_tar(tmp_path / "nested.tar.gz", entries)
-    monkeypatch.setattr("deepskills._install.candidates.MAX_ENTRIES", 10_000)
+    set_limit(monkeypatch, "candidates.MAX_ENTRIES", 10_000)
     assert "files; at most 10,000" in refuse(1, "add", str(archive), "--yes")
-    monkeypatch.setattr("deepskills._install.candidates.MAX_ENTRIES", 100_000)
-    monkeypatch.setattr("deepskills._install.candidates.MAX_PLACED_BYTES", 10_000)
+    set_limit(monkeypatch, "candidates.MAX_ENTRIES", 100_000)
+    set_limit(monkeypatch, "candidates.MAX_PLACED_BYTES", 10_000)
     assert "bytes; at most 10,000" in refuse(1, "add", str(archive), "--yes")
     assert not SKILLS.exists()
 
@@ -91,10 +103,10 @@ def test_an_archive_is_refused_before_it_costs_much(tmp_path: Path, monkeypatch:
             archive.addfile(info, io.BytesIO(content))
         succeed("add", str(place), "--yes")
         assert lock_rows()["long"]["path"] == long
-    monkeypatch.setattr("deepskills._install.trees.MAX_ENTRIES", 1_000)
+    set_limit(monkeypatch, "trees.MAX_ENTRIES", 1_000)
     chains = {f"good/{number}/{'a/' * 100}f": "" for number in range(20)}
     assert "1,000 entries" in refuse(1, "add", str(make_tar(place, chains)), "--yes")
-    monkeypatch.setattr("deepskills._install.candidates.MAX_INSTRUCTION_BYTES", 100)
+    set_limit(monkeypatch, "candidates.MAX_INSTRUCTION_BYTES", 100)
     many = {f"{name}/SKILL.md": skill_md(name, "x" * 90) for name in ("a", "b")}
     assert "at most 100 are read" in refuse(1, "add", str(make_tar(place, many)), "--yes")
     # What claims any size, or any memory, for nothing.
@@ -135,7 +147,7 @@ def _serve_endless_words(server: socket.socket) -> None:
 
 def test_what_a_repository_says_and_names_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that talks without end costs no memory and is given up; a name of any length is not read."""
-    monkeypatch.setattr("deepskills._install.git.MAX_REPOSITORY_BYTES", 5_000_000)
+    set_limit(monkeypatch, "git.MAX_REPOSITORY_BYTES", 5_000_000)
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_serve_endless_words, args=(server,), daemon=True)
         thread.start()

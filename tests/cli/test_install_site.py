@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from install_support import LOCK, SKILLS, lock_rows, refuse, snapshot, succeed
+from install_support import LOCK, SKILLS, lock_rows, refuse, set_limit, snapshot, succeed
 from site_support import INDEX, SCHEMA, Site, entry, serve, tunnel
 
 from deepskills.store import create_store_app
@@ -259,7 +259,7 @@ def test_slow_and_endless_answers_end(site: Site, monkeypatch: pytest.MonkeyPatc
         for page in (silent, dripping):
             site.pages[INDEX] = page
             assert "did not answer in time" in refuse(1, "add", site.url, "--yes", "--timeout", "0.5")
-        monkeypatch.setattr("deepskills._install.site.MAX_INDEX_BYTES", 1_000_000)
+        set_limit(monkeypatch, "site.MAX_INDEX_BYTES", 1_000_000)
         site.pages[INDEX] = endless
         assert "sends more than 1,000,000 bytes" in refuse(1, "add", site.url, "--yes")
     finally:
@@ -271,7 +271,7 @@ def test_all_skills_together_are_bounded(site: Site, monkeypatch: pytest.MonkeyP
     """Many skills that are each small enough do not add up to more than a command takes."""
     site.publish({f"s{number}.zip": packed_zip({"SKILL.md": skill_md(f"s{number}")}) for number in range(5)})
     with monkeypatch.context() as patch:
-        patch.setattr("deepskills._install.site.MAX_PLACED_BYTES", 1_000)
+        set_limit(patch, "site.MAX_PLACED_BYTES", 1_000)
         assert "too large together" in refuse(1, "add", site.url, "--yes")
     assert len(site.asked) < 6
 
@@ -284,7 +284,7 @@ def test_all_skills_together_are_bounded(site: Site, monkeypatch: pytest.MonkeyP
 
     many = {f"s{number}.tar.gz": packed_tar({"SKILL.md": skill_md(f"s{number}")}, directories) for number in range(5)}
     site.publish(many)
-    monkeypatch.setattr("deepskills._install.site.MAX_ENTRIES", 250)
+    set_limit(monkeypatch, "site.MAX_ENTRIES", 250)
     del site.asked[:]
     assert "too large together" in refuse(1, "add", site.url, "--yes")
     assert len(site.asked) == 4

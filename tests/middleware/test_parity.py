@@ -24,7 +24,6 @@ from langgraph.types import Command
 from pydantic import Field
 
 from deepskills import SkillsMiddleware, SkillsState
-from deepskills._loading.budget import count_tokens
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
 from support import FakeBackend, Mode, both_modes, disk, run, skill_md, state_files, unlisted, write_files
 
@@ -777,7 +776,7 @@ def test_what_is_not_used_changes_no_request(mode: Mode, tmp_path: Path) -> None
     unused: list[dict[str, Any]] = [
         {},
         {"visibility": {"gamma": "off", "delta-*": "user-only"}, "slash_commands": True},
-        {"visibility": lambda _skill, _runtime: "on", "slash_commands": True, "token_counter": count_tokens},
+        {"visibility": lambda _skill, _runtime: "on", "slash_commands": True},
     ]
     seen = []
     for options in unused:

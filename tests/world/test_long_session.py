@@ -7,17 +7,13 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import pytest
-from deepagents.backends.protocol import BackendProtocol, FileDownloadResponse, LsResult
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog.catalog import Readings
-from deepskills._middleware.config import Memory
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, scaled, skill_md, unload, write_files
 from support.world import check_whole, told, versions_in
@@ -98,80 +94,3 @@ def test_memory_and_time_per_turn_stay_flat(tmp_path: Path) -> None:
     looks = len(held) // 3
     assert statistics.median(held[-looks:]) < statistics.median(held[:looks]) + GROWTH
     assert statistics.median(seconds[-WINDOW:]) < 3 * statistics.median(seconds[:WINDOW])
-
-
-def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
-    monkeypatch.setattr("deepskills._middleware.config.MAX_TEXT_BYTES", 10 * 1_400)
-    memory = Memory()
-    texts = [f"{number:04}" * 250 for number in range(1_000)]
-    keys = [memory.keep_text(text) for text in texts]
-
-    kept = [number for number, (key, text) in enumerate(zip(keys, texts, strict=True)) if memory.text(key) == text]
-
-    assert kept == list(range(990, 1_000))
-
-
-def test_remembered_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a middleware remembers of parsed files stops growing at its size, however often files change."""
-    monkeypatch.setattr("deepskills._catalog.catalog.MAX_REMEMBERED_BYTES", 50 * 2_000)
-    readings = Readings()
-    contents = [skill_md("alpha", description=f"Edit {number}.").encode() for number in range(400)]
-    held = []
-    tracemalloc.start()
-    try:
-        for number, content in enumerate(contents):
-            readings.read(f"/skills/s-{number % 200}/SKILL.md", content)
-            if number in {199, 399}:
-                gc.collect()
-                held.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-
-    assert held[1] < held[0] + 50_000
-
-
-class Edited(BackendProtocol):
-    """Keeps skills with much metadata; each look finds some of them edited."""
-
-    def __init__(self, skills: int, edits: int) -> None:
-        self._edits = edits
-        self._versions = [0] * skills
-        self._looks = 0
-
-    def ls(self, path: str) -> LsResult:  # noqa: ARG002 - there is one source
-        for number in range(self._edits):
-            self._versions[(self._looks + number) % len(self._versions)] += 1
-        self._looks += self._edits
-        return LsResult(entries=[{"path": f"/skills/s-{n}/", "is_dir": True} for n in range(len(self._versions))])
-
-    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        found = []
-        for path in paths:
-            number = int(path.split("-")[1].partition("/")[0])
-            mark = f"{self._versions[number]}x"
-            text = f"---\nname: s-{number}\ndescription: Edit {mark * 300}\nmetadata:\n  owner: {mark * 10_000}\n---\n"
-            found.append(FileDownloadResponse(path, text.encode()))
-        return found
-
-
-@pytest.mark.parametrize("edits", [1, 10])
-def test_what_old_versions_of_skills_take_is_bounded(edits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs with an edit of one file or of all keep no more than the bounds, with all that a request is made of."""
-    bounds = {"_catalog.catalog.MAX_REMEMBERED_BYTES": 500_000, "_catalog.catalog.MAX_CATALOG_BYTES": 500_000}
-    bounds |= {"_prompt.section.MAX_REMEMBERED_BYTES": 200_000}
-    for name, most in bounds.items():
-        monkeypatch.setattr(f"deepskills.{name}", most)
-    middleware = SkillsMiddleware(backend=Edited(10, edits), sources=["/skills"], refresh="run")
-    agent: Any = create_agent(ScriptedChatModel(replies=lambda _messages: AIMessage("Done.")), middleware=[middleware])
-    held = []
-    tracemalloc.start()
-    try:
-        for number in range(30):
-            agent.invoke({"messages": [("user", "Go.")]})
-            if number in {3, 29}:
-                gc.collect()
-                held.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert held[1] - held[0] < sum(bounds.values()) + 500_000

@@ -291,8 +291,8 @@ def validate(
     deepskills acts on pass, unless --spec is given; a key that only another client reads is a warning.
     """
     from deepskills._cli.commands.validate import validate_paths, validate_usual_sources  # noqa: PLC0415 - needed here alone
-    from deepskills._cli.output import counted  # noqa: PLC0415 - imported by the commands that need it
     from deepskills._skillmd.problems import PROBLEMS  # noqa: PLC0415 - this command alone needs it
+    from deepskills._skillmd.text import counted  # noqa: PLC0415 - as above
 
     unknown = sorted(set(ignore) - PROBLEMS.keys())
     if unknown:

@@ -188,8 +188,3 @@ def _cut(line: Text, room: int) -> str:
 def _problem_line(found: SkillProblem) -> Text:
     style = STYLES[found["severity"]]
     return Text.assemble(visible(found["path"]), ": ", (found["code"], style), f": {prose(found['message'])}")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it needs to be."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -19,7 +19,7 @@ from typing import Any, Self, TypedDict, Unpack
 from langchain_core.language_models import BaseChatModel
 
 from deepskills._io.drivers import adrive, drive
-from deepskills.evals.budget import Budget, Estimate, Journal, estimate, journal_path
+from deepskills.evals.budget import Budget, Estimate, Journal, estimate
 from deepskills.evals.evaluation import Conditions, Evaluation, Progress
 from deepskills.evals.files import EvalError, EvalTask, SkillEvals, TriggerQuery, read_evals
 from deepskills.evals.grading import Verdict
@@ -134,11 +134,6 @@ async def ameasure_tasks(skill: StrPath, model: Any, **options: Unpack[EvalOptio
     """Measure a skill's tasks, with and without it, without blocking."""
     with _Prepared(replace(read_evals(skill), triggers=()), model, options) as prepared:
         return await adrive(prepared.evaluation.plan())
-
-
-def default_journal(evals: SkillEvals, **settings: object) -> Path:
-    """Return where the command line keeps an evaluation's journal."""
-    return journal_path(evals, settings)
 
 
 class _Prepared:

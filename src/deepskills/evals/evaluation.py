@@ -15,7 +15,7 @@ from deepskills.evals.files import EvalTask, SkillEvals
 from deepskills.evals.grading import Verdict, question, verdicts
 from deepskills.evals.library import EvalLibrary
 from deepskills.evals.report import EvalReport, TaskResult, TriggerResult
-from deepskills.evals.runs import AgentRun, Outcome, Question, Request, performed
+from deepskills.evals.runs import AgentRun, Outcome, Question, Request, make_run
 
 TRIGGER_STEPS = 4
 """How many model calls a query may take to load its skill; a model that has not loaded it by then will not."""
@@ -82,7 +82,7 @@ class Evaluation:
     async def plan(self) -> EvalReport:
         """Measure the skill."""
         triggers = [
-            TriggerResult(self.evals.name, item.query, item.should_trigger, tuple(self.library.ranked(item.query)))
+            TriggerResult(self.evals.name, item.query, item.should_trigger, tuple(self.library.rank(item.query)))
             for item in self.evals.triggers
         ]
         tasks: list[TaskResult] = []
@@ -128,7 +128,7 @@ class Evaluation:
                         timeout=conditions.timeout,
                         max_tokens=self.budget.left,
                     )
-                    outcomes.append(await self._made(trigger_key(place, number), request, item.query))
+                    outcomes.append(await self._find_or_make(trigger_key(place, number), request, item.query))
             finally:
                 # A query that was stopped halfway counts with the runs it had.
                 if outcomes:
@@ -164,7 +164,7 @@ class Evaluation:
             max_tokens=self.budget.left,
         )
         label = f"task {task.id} {side} the skill"
-        outcome = await self._made(task_key(task.id, side), request, label)
+        outcome = await self._find_or_make(task_key(task.id, side), request, label)
         # Nothing to grade; the step that grading would have been counts as done.
         if outcome.status not in _KEPT:
             self._done += 1
@@ -173,11 +173,11 @@ class Evaluation:
             return outcome, ()
         asked = Question(conditions.grader, question(task, outcome), conditions.timeout)
         key = grade_key(task.id, side)
-        answer = await self._made(key, asked, f"{label}: grading")
+        answer = await self._find_or_make(key, asked, f"{label}: grading")
         judged = verdicts(answer, task.expectations)
         return outcome, tuple(judged)
 
-    async def _made(self, key: str, request: Request, label: str) -> Outcome:
+    async def _find_or_make(self, key: str, request: Request, label: str) -> Outcome:
         """Return the outcome of a run, from the journal or by making it.
 
         Raises:
@@ -190,7 +190,7 @@ class Evaluation:
             return known
         if self.budget.is_spent:
             raise _StoppedError(self._spent())
-        outcome = await performed(request)
+        outcome = await make_run(request)
         self._done += 1
         self.budget.take(outcome.tokens)
         if outcome.status in _KEPT:

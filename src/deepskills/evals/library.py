@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from deepagents.backends import FilesystemBackend
 
 from deepskills import SkillMetadata, SkillsManager
+from deepskills._catalog.words import split_words
 from deepskills.evals.files import EvalError, SkillEvals, read_evals
 
 SHOWN = 5
@@ -56,7 +56,7 @@ class EvalLibrary:
         """Return the library without one skill."""
         return [skill for skill in self.skills if skill["name"] != name]
 
-    def ranked(self, query: str, n: int = SHOWN) -> list[str]:
+    def rank(self, query: str, n: int = SHOWN) -> list[str]:
         """Return the names of the skills that match a request, best first."""
         return [found["name"] for found in self._manager.search_skills(query, n)]
 
@@ -166,7 +166,7 @@ def find_overlaps(*sources: StrPath) -> LibraryReport:
     wrong: list[tuple[str, str]] = []
     for evals in measured:
         for item in evals.triggers:
-            ranked = library.ranked(item.query)
+            ranked = library.rank(item.query)
             is_found = evals.name in ranked
             before = ranked[: ranked.index(evals.name)] if is_found else ranked
             if not item.should_trigger:
@@ -226,12 +226,6 @@ def _sort(a: str, b: str) -> tuple[str, str]:
 
 
 def _words(text: str) -> frozenset[str]:
-    """Return the words of a description; for scripts without spaces, pairs of characters."""
-    found: set[str] = set()
-    for word in re.findall(r"\w+", text.lower()):
-        if word.isascii():
-            if len(word) > 3:  # noqa: PLR2004 - "use", "the", "for" and the like say nothing
-                found.add(word.removesuffix("s"))
-        else:
-            found.update(word[place : place + 2] for place in range(max(1, len(word) - 1)))
-    return frozenset(found)
+    """Return the words of a description that may say something; "use", "the", "for" and the like say nothing."""
+    words = split_words(text)
+    return frozenset(word.removesuffix("s") for word in words if len(word) > 3 or not word.isascii())  # noqa: PLR2004

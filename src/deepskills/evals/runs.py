@@ -79,7 +79,7 @@ class LibraryCopy:
         for number, skill in enumerate(skills):
             source = Path(skill["path"]).parent
             # Numbered, because two skills may have directories with the same name.
-            shutil.copytree(source, root / f"{number:05}" / source.name, ignore=budget.left_out)
+            shutil.copytree(source, root / f"{number:05}" / source.name, ignore=budget.leave_out)
         self._root = root
 
     def agent(self, model: BaseChatModel) -> Any:  # noqa: ANN401 - a compiled graph
@@ -102,7 +102,7 @@ class _CopyBudget:
     def __init__(self) -> None:
         self._left = MAX_COPIED_BYTES
 
-    def left_out(self, directory: str, names: list[str]) -> list[str]:
+    def leave_out(self, directory: str, names: list[str]) -> list[str]:
         """Return the entries of a directory that are not copied."""
         found = []
         is_skill = "SKILL.md" in names
@@ -225,7 +225,7 @@ class Outcome:
 Request: TypeAlias = AgentRun | Question
 
 
-async def performed(request: Request) -> Outcome:
+async def make_run(request: Request) -> Outcome:
     """Make a run or ask a question; whatever goes wrong is part of the outcome."""
     watch = _Watch(request)
     try:
@@ -310,7 +310,7 @@ class _Watch:
                     stream.close()
                     break
         except Exception as error:  # noqa: BLE001 - models and agents may raise anything; it is part of the result
-            self._failed(error)
+            self._record_failure(error)
 
     async def arun(self) -> None:
         """Make the run without blocking."""
@@ -327,9 +327,9 @@ class _Watch:
                     await stream.aclose()
                     break
         except Exception as error:  # noqa: BLE001 - models and agents may raise anything; it is part of the result
-            self._failed(error)
+            self._record_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         if isinstance(error, GraphRecursionError):
             self._status, self._error = "over-steps", self._over_steps()
         else:

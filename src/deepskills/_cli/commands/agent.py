@@ -12,10 +12,11 @@ from typing import Any
 
 from deepskills import SkillsMiddleware
 from deepskills._cli.files import UsageError
-from deepskills._cli.output import Output, counted, prose
+from deepskills._cli.output import Output, prose
 from deepskills._cli.result import FAILED, MISUSED, Result
 from deepskills._diagnosis import AgentDiagnosis, diagnose, take_apart
 from deepskills._skillmd.problems import problem
+from deepskills._skillmd.text import counted
 
 
 def diagnose_agent(given: str, output: Output) -> Result:

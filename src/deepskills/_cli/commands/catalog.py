@@ -17,7 +17,7 @@ from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry,
 from deepskills._catalog.discovery import Discovery, discover, format_source_errors
 from deepskills._catalog.lookup import find_index, find_or_raise
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
-from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
 from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
 from deepskills._files.paths import is_hidden
@@ -34,6 +34,7 @@ from deepskills._skillmd.keys import INVOCATION_FILE, KEYS, FrontmatterKey, is_a
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import read_skill
 from deepskills._skillmd.repair import as_text
+from deepskills._skillmd.text import counted
 from deepskills._types import (
     DEFAULT_DEPTH,
     DEFAULT_LOADED_SKILLS,

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from deepskills._cli.commands.catalog import LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perform
-from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import PluginReport, describe_servers, plugin_of, servers_of
 from deepskills._errors import SkillsError
 from deepskills._install.lock import LOCK_FILE, Lock, load_lock
@@ -28,6 +28,7 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._skillmd.read import find_placeholders, read_skill
+from deepskills._skillmd.text import counted
 from deepskills._types import DEFAULT_LOADED_SKILLS, DEFAULT_LOADED_TOKENS, SkillProblem
 
 PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")
@@ -121,7 +122,7 @@ class Examination:
 def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
-    unseen = perform(passed_over(local))
+    unseen = perform(find_passed_over(local))
     installed, differing = _installed()
     plugins: list[PluginReport] = []
     for root in dict.fromkeys(plugin for source in local.sources if (plugin := plugin_of(source)) is not None):
@@ -250,7 +251,7 @@ class PassedOver:
     """How many directories below its source it lies, if that is too deep."""
 
 
-async def passed_over(local: LocalCatalog) -> list[PassedOver]:
+async def find_passed_over(local: LocalCatalog) -> list[PassedOver]:
     """Find the skills below the sources that discovery does not see: too deep, or under another file name."""
     noted: dict[tuple[str, str], PassedOver] = {}
     reported = {(found["path"], found["code"]) for found in local.problems}

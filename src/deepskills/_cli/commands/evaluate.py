@@ -7,7 +7,9 @@ from typing import Any
 
 from deepskills import evals
 from deepskills._cli.files import UsageError, absolute, named_sources, usual_sources
-from deepskills._cli.output import Output, counted, prose, visible
+from deepskills._cli.output import Output, prose, visible
+from deepskills._skillmd.text import counted
+from deepskills.evals.budget import journal_path
 from deepskills.evals.report import table
 
 MAX_SHOWN = 20
@@ -63,7 +65,7 @@ def _measure(given: EvalArguments, skill: str, output: Output) -> evals.EvalRepo
         return evals.evaluate(skill, None, **options)
     # No limits among them: an evaluation that --max-tokens stopped goes on in the same journal with a higher one.
     settings = {"model": given.model, "grader": given.grader, "runs": given.runs, "sources": sorted(given.source)}
-    journal = evals.default_journal(known, **settings)
+    journal = journal_path(known, settings)
     if given.fresh:
         journal.unlink(missing_ok=True)
     elif journal.exists():

@@ -20,13 +20,14 @@ from deepskills._catalog.lookup import closest_names, find_index
 from deepskills._catalog.ranking import Ranker
 from deepskills._catalog.search import SearchIndex
 from deepskills._cli.commands.catalog import Found, LocalCatalog
-from deepskills._cli.commands.doctor import passed_over
+from deepskills._cli.commands.doctor import find_passed_over
 from deepskills._cli.files import perform
-from deepskills._cli.output import Output, counted, prose
+from deepskills._cli.output import Output, prose
 from deepskills._loading.budget import count_text_tokens
 from deepskills._prompt.section import CatalogList, visible
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, quoted
+from deepskills._skillmd.text import counted
 from deepskills._types import DEFAULT_LOADED_TOKENS, DEFAULT_SUGGESTIONS, SkillProblem
 
 AGENT_TOOLS = frozenset(
@@ -148,7 +149,7 @@ def _explain_unusable(own: Explanation, local: LocalCatalog) -> None:
     wanted = name_key(own.skill)
     blamed = sorted(own.problems, key=lambda noted: noted["severity"] != "error")
     if not blamed:
-        unseen = [item.problem for item in perform(passed_over(local))]
+        unseen = [item.problem for item in perform(find_passed_over(local))]
         blamed = [noted for noted in unseen if wanted in map(name_key, noted["path"].split("/")[-2:])]
         blamed += [noted for noted in local.source_problems if noted["severity"] == "error"]
         own.problems = blamed[:1] or list(local.source_problems)

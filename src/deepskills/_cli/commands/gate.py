@@ -17,13 +17,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypedDict
 
+from deepskills._catalog.words import split_words
 from deepskills._cli.commands.catalog import Found, LocalCatalog, read_catalog
 from deepskills._cli.commands.validate import validate_paths
 from deepskills._cli.files import UsageError, named_sources, usual_sources
-from deepskills._cli.output import Output, counted, prose
+from deepskills._cli.output import Output, prose
 from deepskills._files.paths import named_paths
 from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.text import counted
 from deepskills._types import RESOURCE_DIRECTORIES, SkillProblem
 
 SHOWN = 5
@@ -209,11 +211,8 @@ def _is_taken(query: Query, now: Sequence[str], was: Sequence[str] | None) -> bo
 
 
 def _words_of(text: str) -> frozenset[str]:
-    folded = "".join(letter if letter.isalnum() else " " for letter in text.casefold()).split()
-    # Word forms share their beginning; scripts without spaces share pairs of letters.
-    found = {word[:4] for word in folded if word.isascii()}
-    found |= {word[place : place + 2] for word in folded if not word.isascii() for place in range(len(word))}
-    return frozenset(found)
+    # Forms of a word share their beginning.
+    return frozenset(word[:4] for word in split_words(text))
 
 
 def _word_taken(row: TakenRow, places: Mapping[str, str]) -> SkillProblem:

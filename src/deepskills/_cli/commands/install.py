@@ -17,6 +17,7 @@ import click
 
 from deepskills._cli.files import NEW_SKILLS, UsageError, absolute
 from deepskills._cli.result import FAILED, MISUSED, as_json, make_output
+from deepskills._skillmd.text import counted
 
 if TYPE_CHECKING:
     from deepskills._cli.output import Output
@@ -221,8 +222,7 @@ def _agrees(verb: str, changes: "Changes", output: "Output") -> bool:
     if not _is_person():
         output.remark("Nothing was changed: there is no terminal to ask on. Pass --yes to go on without asking.", "red")
         return False
-    what = f"{verb} {len(changes.to_do)} skill{'' if len(changes.to_do) == 1 else 's'}?"
-    return click.confirm(what, err=True, default=False)
+    return click.confirm(f"{verb} {counted(len(changes.to_do), 'skill')}?", err=True, default=False)
 
 
 def _is_person() -> bool:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from deepskills._cli.output import STYLES, Output, counted, prose, visible
+from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._install.lock import Lock
 from deepskills._install.npx import NPX, NPX_SENTENCES, NpxSkill
 from deepskills._install.origin import is_commit
 from deepskills._install.place import SENTENCES, Drift
+from deepskills._skillmd.text import counted
 
 if TYPE_CHECKING:
     from deepskills._install.project import Change, Changes

@@ -5,7 +5,6 @@ The same functions make these texts in an agent; a test compares them with the r
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
@@ -20,6 +19,7 @@ from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt import messages as words
 from deepskills._prompt.section import CatalogList, render_locations, render_warnings, visible
 from deepskills._skillmd.checks import read_checks
+from deepskills._skillmd.text import counted
 from deepskills._types import DEFAULT_SUGGESTIONS
 
 SESSION = "THREAD-ID"
@@ -43,19 +43,11 @@ class Shown(TypedDict):
     parts: list[Part]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Named parts of a text; what they do not cover is the text around them."""
-
-    text: str
-    tokens: int
-    named: Sequence[tuple[str, str]]
-    around: str
-
-    def shown(self) -> Shown:
-        parts = [Part(part=name, tokens=count_text_tokens(text)) for name, text in self.named if text]
-        rest = max(0, self.tokens - sum(part["tokens"] for part in parts))
-        return Shown(text=self.text, tokens=self.tokens, parts=[*parts, Part(part=self.around, tokens=rest)])
+def _divide(whole: str, tokens: int, named: Sequence[tuple[str, str]], around: str) -> Shown:
+    """Return a text with what its named parts cost, and what the text around them does."""
+    parts = [Part(part=name, tokens=count_text_tokens(text)) for name, text in named if text]
+    rest = max(0, tokens - sum(part["tokens"] for part in parts))
+    return Shown(text=whole, tokens=tokens, parts=[*parts, Part(part=around, tokens=rest)])
 
 
 def section_of(local: LocalCatalog) -> Shown:
@@ -64,11 +56,11 @@ def section_of(local: LocalCatalog) -> Shown:
     shown = visible(local.discovery.catalog, local.hidden)
     listed = CatalogList(shown).render({}) if shown else ""
     named = [
-        (f"list of {len(shown):,} skill{'' if len(shown) == 1 else 's'}", listed),
+        (f"list of {counted(len(shown), 'skill')}", listed),
         ("sources", render_locations(local.sources)),
         ("warnings", render_warnings(local.errors)),
     ]
-    made = _Parts(text, count_text_tokens(text), named, "how to use them").shown()
+    made = _divide(text, count_text_tokens(text), named, "how to use them")
     tools = [Part(part=f"tool {name}", tokens=tokens) for name, tokens in tool_costs(sees_skills=bool(shown))]
     return Shown(text=text, tokens=made["tokens"] + sum(t["tokens"] for t in tools), parts=[*made["parts"], *tools])
 
@@ -88,7 +80,7 @@ def block_of(found: Found, arguments: str) -> Shown:
     bare = words.skill_block(entry, checked, type(found.inventory)())
     named.append(("list of its checks", checked.removeprefix(text.rstrip()).strip()))
     named.append(("list of its files", block.removeprefix(bare)))
-    return _Parts(block, count_tokens(block), named, "around it").shown()
+    return _divide(block, count_tokens(block), named, "around it")
 
 
 def note_for(local: LocalCatalog, request: str) -> Shown | None:
@@ -100,7 +92,7 @@ def note_for(local: LocalCatalog, request: str) -> Shown | None:
     if not lines:
         return None
     note = words.suggestion_note(lines.values())
-    return _Parts(note, count_text_tokens(note), list(lines.items()), "heading").shown()
+    return _divide(note, count_text_tokens(note), list(lines.items()), "heading")
 
 
 def show_tokens(output: Output, shown: Shown) -> None:
