@@ -161,7 +161,7 @@ class Project:
                 raise IncompleteError([f"{candidate.name}: {candidate.refusal}." for candidate in refused])
             usable = [candidate for candidate in chosen if candidate.refusal is None]
             files = sum(len(candidate.files) for candidate in usable)
-            self.progress(f"Reading {files:,} files of {len(usable):,} skills")
+            self.progress(f"Reading {files:,} files")
             staged = stage(tree, usable, space.new)
             items = []
             for candidate in usable:
