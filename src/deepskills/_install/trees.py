@@ -58,7 +58,7 @@ class Node:
 
 
 Contents: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
-"""Yields the content of files, in any order; raises `SourceError` if one is not as the tree says."""
+"""Yields the content of each file, in any order; raises `SourceError` if one is not as the tree says."""
 
 
 @dataclass(frozen=True)
