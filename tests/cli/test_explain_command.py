@@ -38,6 +38,21 @@ def test_a_skill_that_nothing_stops(tmp_path: Path) -> None:
     assert own["costs"]["max_loaded_tokens"] == 50_000
 
 
+def test_what_other_clients_spell_their_own_way(tmp_path: Path) -> None:
+    """A skill with `paths` is listed once a file was touched; Codex' file keeps one from the model as our key does."""
+    files = {
+        "skills/api/SKILL.md": skill_md("api", paths="src/**/*.py, docs/*.md"),
+        "skills/codex/SKILL.md": skill_md("codex"),
+        "skills/codex/agents/openai.yaml": "policy:\n  allow_implicit_invocation: false\n",
+    }
+    write_files(tmp_path, files)
+    _, own = explain(tmp_path, "api")
+    assert own["stopped"] is None
+    assert "once a tool call of the thread has touched a file that its `paths` match: src/**/*.py" in own["message"]
+    _, own = explain(tmp_path, "codex")
+    assert (own["code"], "another client's word" in own["message"]) == ("user-only", True)
+
+
 CAUSES: dict[str, tuple[dict[str, str], str, str, str, int]] = {
     "broken": ({"skills/tea/SKILL.md": "# Tea\n"}, "tea", "found", "no-frontmatter", 1),
     "unknown": ({}, "te", "found", "unknown", 1),

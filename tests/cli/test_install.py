@@ -231,6 +231,29 @@ def test_refs_and_updates(tmp_path: Path) -> None:
     assert "pdf" in refuse(2, "update", "unknown")
 
 
+def test_what_names_a_repository_and_what_has_refs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`owner/name` is one on GitHub, a bare one has refs; a plain directory and an archive have none."""
+    repository = tmp_path / "owner/name.git"
+    make_repository(repository)
+    monkeypatch.setattr("deepskills._install.origin.GITHUB", f"{tmp_path.as_uri()}/{{}}.git")
+    succeed("add", "owner/name", "--yes", "--skill", "csv")
+    assert lock_rows()["csv"]["source"].endswith("owner/name.git")
+    git(tmp_path, "clone", "--quiet", "--bare", str(repository), str(tmp_path / "bare"))
+    succeed("add", str(tmp_path / "bare"), "--ref", "main", "--yes", "--skill", "pdf")
+    assert lock_rows()["pdf"]["ref"] == "main"
+    write_files(tmp_path / "plain", LIBRARY)
+    assert "not a git repository" in refuse(1, "add", str(tmp_path / "plain"), "--ref", "main", "--yes")
+    archive = make_zip(tmp_path / "library.zip")
+    assert "Leave out --ref" in refuse(1, "add", str(archive), "--ref", "main", "--yes")
+    # Another name in the same place is another skill.
+    commit(repository, {"deep/er/still/csv/SKILL.md": skill_md("tables")})
+    assert "now calls it 'tables'; remove csv and add that" in refuse(1, "update", "csv", "--yes")
+    # What the repository lost is one sentence.
+    lost = git(repository, "rev-parse", "HEAD:README.md")
+    shutil.rmtree(repository / ".git/objects" / lost[:2])
+    assert "git could not fetch" in refuse(1, "update", "csv", "--yes")
+
+
 def test_install_brings_exactly_what_the_lock_says(tmp_path: Path) -> None:
     """On a fresh machine the same bytes arrive, from the commit of the lock; or nothing changes, and it says why."""
     url = make_repository(tmp_path / "repository")

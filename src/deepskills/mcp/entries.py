@@ -85,8 +85,8 @@ class ServedSkill:
     path: str
     """The path of its directory below the label."""
 
-    frontmatter: Mapping[str, Any] = field(repr=False)
-    files: Mapping[str, ServedFile] | None = field(repr=False)
+    frontmatter: Mapping[str, Any] = field(repr=False, compare=False)
+    files: Mapping[str, ServedFile] | None = field(repr=False, compare=False)
     """Its files by path inside the skill; `None` if they are dynamic."""
 
     weight: int = field(repr=False)

@@ -41,18 +41,15 @@ def loads_of_run() -> Sequence[LoadRecord] | None:
 class McpSkill(ProvidedSkill):
     """A skill of a server, with the entry that the server gave for it; its key is its URI."""
 
-    entry_digest: str = ""
-    """Changes with the origin, the frontmatter and the content of any file."""
-
     directory: str | None = None
     """Its directory for file tools, if those lead to it."""
 
-    entry: ServedSkill = field(kw_only=True, compare=False, repr=False)
+    entry: ServedSkill = field(kw_only=True, repr=False)
 
     @property
     def version(self) -> str:
-        """What changes whenever anything of the skill does."""
-        return self.entry_digest
+        """What changes with the origin, the frontmatter and the content of any file."""
+        return self.entry.digest
 
     @property
     def is_dynamic(self) -> bool:
@@ -114,7 +111,6 @@ class McpProvider(SkillProvider):
             str(entry.frontmatter["description"]),
             f"sha256:{own}" if own is not None else None,
             fields,
-            entry_digest=entry.digest,
             directory=None if self._mount is None else f"{self._mount}/{self.label}/{entry.path}",
             entry=entry,
         )

@@ -133,28 +133,30 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         *,
         max_depth: int = 1,
     ) -> None:
-        self._middleware: SkillsMiddleware[Any, Any] | None = None
+        self._middleware = backend if isinstance(backend, SkillsMiddleware) else None
+        self._backend: Any = backend
+        # A function is called at each request.
+        self._sources: Any = sources
+        judged = False
         if isinstance(backend, SkillsMiddleware):
-            self._middleware = backend
             settings = backend._settings  # noqa: SLF001 - of this package
-            backend, sources = settings.fixed_backend or settings.backend, settings.sources
+            self._backend, self._sources = settings.fixed_backend or settings.backend, settings.sources
+            judged = settings.has_judges
+        elif not callable(sources):
+            self._sources = parse_sources(sources)
         if isinstance(backend, str | Path):
             directory = Path(backend).expanduser().absolute()
             if not directory.is_dir():
                 raise ValueError(f"There is no directory {str(directory)!r} to serve skills from.")
-            backend = FilesystemBackend(root_dir=directory, virtual_mode=True)
-        if not is_backend(backend) and not callable(backend):
+            self._backend = FilesystemBackend(root_dir=directory, virtual_mode=True)
+        if not is_backend(self._backend) and not callable(self._backend):
             raise TypeError(f"backend must be a backend, a directory or a function of the context, got {backend!r}")
-        self._backend: Any = backend
-        # A function is called at each request; a middleware has its sources parsed.
-        is_parsed = callable(sources) or self._middleware is not None
-        self._sources: Any = sources if is_parsed else parse_sources(sources)
+        # Who judges visibility may answer each request in another way; a provider may give each user other skills.
+        given = self._sources
+        varies = judged or callable(given) or any(source.provider is not None for source in given)
+        self._is_fixed = is_backend(self._backend) and not varies
         self._directories = DirectoryProvider(max_depth)
         self._readings = Readings()
-        # Who judges visibility may answer each request in another way; a provider may give each user other skills.
-        judged = self._middleware is not None and self._middleware._settings.has_judges  # noqa: SLF001 - of this package
-        varies = judged or callable(sources) or any(source.provider is not None for source in self._sources)
-        self._is_fixed = is_backend(backend) and not varies
         self._known: _Shelf | None = None
         self._looking: asyncio.Lock | None = None
         self._told: BoundedCache[tuple[str, str], bool] = BoundedCache(MAX_TOLD)

@@ -27,6 +27,7 @@ from deepskills._loading.budget import count_text_tokens
 from deepskills._prompt.section import CatalogList, visible
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, quoted
+from deepskills._skillmd.repair import as_text
 from deepskills._skillmd.text import counted
 from deepskills._types import DEFAULT_LOADED_TOKENS, DEFAULT_SUGGESTIONS, SkillProblem
 
@@ -129,8 +130,9 @@ def explain_skill(local: LocalCatalog, name: str, request: str | None = None) ->
         own.stop(
             "visible",
             "user-only",
-            "Its author keeps it from the model (`disable-model-invocation`). Pass `slash_commands=True`, so that the "
-            f'user can start it, or show it with `visibility={{"{own.skill}": "always"}}`.',
+            "Its author keeps it from the model (`disable-model-invocation`, or another client's word for it). Pass "
+            "`slash_commands=True`, so that the user can start it, or show it with "
+            f'`visibility={{"{own.skill}": "always"}}`.',
         )
     elif load > DEFAULT_LOADED_TOKENS:
         own.stop(
@@ -138,6 +140,11 @@ def explain_skill(local: LocalCatalog, name: str, request: str | None = None) ->
             "max_loaded_tokens",
             f"A load takes {load:,} tokens, and {DEFAULT_LOADED_TOKENS:,} are allowed. Move material into references/, "
             "or raise `max_loaded_tokens`.",
+        )
+    elif skill.entry in local.discovery.catalog.with_paths:
+        own.message = (
+            "An agent with default settings lists it once a tool call of the thread has touched a file that its "
+            f"`paths` match: {as_text(skill.frontmatter['paths'])}. From then on it can be loaded."
         )
     elif own.request is not None and not own.request["suggested"]:
         _explain_silence(own, own.request)
