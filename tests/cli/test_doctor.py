@@ -75,6 +75,17 @@ def test_a_report_holds_what_an_agent_sees_and_what_is_wrong(library: Path) -> N
     assert invoke().exit_code == 1
 
 
+def test_a_link_that_leads_nowhere_is_an_error(workplace: Path) -> None:
+    """A skill whose file nobody can read is broken, whatever else works."""
+    write_files(workplace, {"s/a/SKILL.md": skill_md("a")})
+    (workplace / "s/lost").mkdir()
+    (workplace / "s/lost/SKILL.md").symlink_to(workplace / "nowhere")
+    found = report("-s", "s")
+    [noted] = found["problems"]
+    assert (noted["code"], noted["severity"]) == ("skill-unreadable", "error")
+    assert (found["skills"], invoke("-s", "s").exit_code) == (["a"], 1)
+
+
 def test_the_limits_are_the_middlewares_defaults() -> None:
     """What `doctor` says of default settings is what an agent without settings has, and the documented numbers."""
     defaults = {name: given.default for name, given in inspect.signature(SkillsMiddleware).parameters.items()}

@@ -30,6 +30,7 @@ from support import (
     disk,
     fails,
     load,
+    loaded_in,
     run,
     skill_md,
     stream,
@@ -272,6 +273,41 @@ def test_what_did_not_go_out_is_not_told_as_put_back(mode: Mode, tmp_path: Path)
     chat.say(call_tools(load("alpha")))
     answers = [message.text for message in chat.talk.state["messages"] if message.type == "tool"]
     assert "its instructions are in this conversation" in answers[-1]
+
+
+class RoomForTwo(ScriptedChatModel):
+    """Refuses requests that hold the texts of more than two skills, once there is `no_room`."""
+
+    no_room: bool = False
+    refused: int = 0
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
+        if self.no_room and "".join(str(message.text) for message in messages).count("Text of ") > 2:
+            self.refused += 1
+            raise ContextOverflowError("too long")
+        return super()._generate(messages, *args, **kwargs)
+
+
+@both_modes
+def test_what_fits_is_put_back_the_newest_first(mode: Mode, tmp_path: Path) -> None:
+    """After one refusal no request is as large again; what is left out is one event a loss and not marked as loaded."""
+    library(tmp_path, "alpha", "beta", "gamma")
+    model = RoomForTwo(replies=[])
+    chat = Events(mode, skills(tmp_path), model=model)
+    chat.say(call_tools(load("alpha"), load("beta"), load("gamma")))
+    model.no_room = True
+    events = chat.say(given=COMPACTED)
+    assert [(event["type"], event["skill"]) for event in events] == [
+        ("skill.left_out", name) for name in ("alpha", "beta", "gamma")
+    ]
+    for _ in range(3):
+        assert "skill.left_out" not in [event["type"] for event in chat.say()]
+        request = model.requests[-1]
+        assert "Text of gamma." in request.text
+        assert "Text of beta." in request.text
+        assert "[Skill 'alpha' is loaded, but there is no room for its text." in request.text
+        assert loaded_in(request.system) == ["beta", "gamma"]
+    assert model.refused == 1
 
 
 @pytest.mark.parametrize("how", ["load", "pin"])
