@@ -253,6 +253,9 @@ STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
+MAX_CHANGES = 1_000
+"""How many changes are read at a time."""
+
 KEYS = 1_000
 """How many pairs of keys one statement names: databases limit their parameters."""
 
@@ -298,10 +301,10 @@ class HistoryRepository:
         owner_id: str | None = None,
         since: int = 0,
         before: int | None = None,
-        limit: int,
+        limit: int = MAX_CHANGES,
         newest_first: bool = False,
         reads: bool = False,
-    ) -> Sequence[SkillChange]:
+    ) -> list[SkillChange]:
         """Return changes after one revision and before another: those of a skill, of an owner's skills, or all.
 
         With `reads`, what operators read is among them.
@@ -316,7 +319,7 @@ class HistoryRepository:
         if before is not None:
             query = query.where(SkillChange.revision < _bound(before))
         order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
-        return (await self._session.scalars(query.order_by(order).limit(limit))).all()
+        return list(await self._session.scalars(query.order_by(order).limit(max(1, min(limit, MAX_CHANGES)))))
 
     async def last_approval(self, skill_id: UUID) -> SkillChange | None:
         """Return the last approval of a skill."""
