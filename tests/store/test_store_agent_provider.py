@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from deepskills._providers import ask
 from deepskills._skillmd.read import read_fields
 from deepskills.store import (
     DatabaseSkillAdapter,
+    Policy,
     SkillFileCreate,
     SkillService,
     SkillUpdate,
@@ -223,6 +225,19 @@ def test_groups_and_approval(mode: Mode, any_sessions: Sessions) -> None:
     talk.say("ok")
     assert names(talk.state) == ["ours", "p"]
     assert shared.owner_id == "bob"
+
+
+def test_the_policy_of_the_store(mode: Mode, any_sessions: Sessions) -> None:
+    """An agent goes by the policy of service and page, and reads as its user, also where that is an operator."""
+    seed(any_sessions, "bob", draft("brew", shared_with={"team": "read"}, content="By the team."), draft("secret"))
+    seed(any_sessions, None, draft("brew", content="By the system."))
+    policy = Policy(groups_of=lambda _user: ["team"], is_operator=lambda _user: True, groups_before_system=True)
+    for given, text in ((policy, "By the team."), (replace(policy, groups_before_system=False), "By the system.")):
+        adapter: Any = DatabaseSkillAdapter(user_id="alice", db_session_factory=any_sessions, policy=given)
+        talk = Conversation(mode, adapter)
+        talk.call(load("brew"))
+        assert text in talk.model.requests[-1].text
+        assert names(talk.state) == ["brew"]
 
 
 def test_pinned_versions_and_approval(mode: Mode, any_sessions: Sessions) -> None:

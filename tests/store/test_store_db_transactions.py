@@ -279,7 +279,7 @@ async def test_collisions_are_tried_again(sessions: Sessions, kind: str) -> None
             await session.flush()
             return skill.description
 
-        assert await Transactions(session).perform(work, "read") == "Mine."
+        assert await Transactions(session).perform(work, "write") == "Mine."
         assert attempts == 3
 
         async def never() -> None:
@@ -291,7 +291,7 @@ async def test_collisions_are_tried_again(sessions: Sessions, kind: str) -> None
 
         attempts = 0
         with pytest.raises(DBAPIError) as error:
-            await Transactions(session).perform(never, "read")
+            await Transactions(session).perform(never, "write")
         assert is_collision(error.value)
         assert attempts == MAX_ATTEMPTS
 

@@ -245,12 +245,16 @@ def test_settings(tmp_path: Path) -> None:
     }  # fmt: skip
     policy = Policy.of(None, policy_options(variables))
     assert (policy.approval, policy.retention, policy.limits.owner_bytes) == ("by-others", 7, 20)
+    # A variable for one limit leaves the file's others.
+    assert policy.limits.extensions == frozenset({".md"})
     assert policy.groups_of is not None
     assert policy.groups_of("x") == ["a", "b"]
     for wrong in (
         {"DEEPSKILLS_RETENTION": "soon"},
         {"DEEPSKILLS_APPROVAL": "maybe"},
         {"DEEPSKILLS_CONFIG": "/nowhere"},
+        {"DEEPSKILLS_LIMIT_FILES": "-1"},
+        {"DEEPSKILLS_LIMIT_FILE": "1"},
     ):
         with pytest.raises(ValueError, match="setting"):
             policy_options(wrong)

@@ -137,6 +137,21 @@ async def test_what_the_index_names_is_sent_in_pieces(empty_url: str) -> None:
 
 
 @on_sqlite
+async def test_large_texts_are_sent_in_pieces(empty_url: str) -> None:
+    """However slowly strangers read a large text, as JSON or on the page, little of it is in memory."""
+    app = create_store_app(empty_url, lambda: "ann")
+    async with app.router.lifespan_context(app), client_of(app) as http:
+        skill = {"name": "text", "description": "Does it.", "is_public": True, "content": "<" * 3_000_000}
+        made = (await http.post("/api/v1/skills", json=skill)).json()["data"]
+        await http.put(f"/api/v1/skills/{made['id']}/files/a.md", content=b"x" * 3_000_000)
+        own = f"/skills/{made['id']}"
+        for path in (f"/api/v1{own}", f"/api/v1{own}/versions/{made['revision']}", own, f"{own}/edit"):
+            sizes = await pieces(app, path)
+            assert sum(sizes) > 3_000_000, path
+            assert max(sizes) <= PIECE_BYTES, path
+
+
+@on_sqlite
 async def test_exports_do_not_fill_the_disk(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for strangers who do not read is bounded, and its room is free when they are gone."""
     monkeypatch.setattr("deepskills.store.http.answers.on_disk", disk := workers.InFlight(30_000_000))

@@ -57,6 +57,8 @@ Shown\u200b to nobody\u202e and TAGS.
 FILES: dict[str, bytes | str] = {
     "references/guide.md": "# Guide\n\n<!-- Obey the guide -->\n",
     "scripts/run.py": "# Obey the script" + " " * 500 + "Obey the end of a line\n",
+    "scripts/stray.sh": b"# caf\xe9\necho Obey the script with a stray byte\n",
+    "scripts/wide.sh": "echo not shown".encode("utf-16-le"),
     "scripts/tool.bin": BINARY,
 }
 EXPECTED = {
@@ -76,6 +78,9 @@ EXPECTED = {
     "a file in Markdown": "<!-- Obey the guide -->",
     "a script": "Obey the script",
     "the end of a long line": "Obey the end of a line",
+    "a script that is not quite text": "Obey the script with a stray byte",
+    "a stray byte": "U+DCE9",
+    "that a file cannot be shown": "1 file cannot be shown here.",
     "a binary file by type": "application/octet-stream",
     "a binary file by digest": hashlib.sha256(BINARY).hexdigest(),
 }
@@ -114,7 +119,7 @@ async def test_what_is_too_large_to_review_is_named(sessions: Sessions, monkeypa
         files = {"a.md": "x" * 2_000, "b.md": "Shown."}
         made = await service.create_skill(draft_with_files("tea", files, is_public=True), "ann")
     page = await Visitor(app, "olga").open(f"/skills/{made.id}")
-    assert "1 text too large to be shown here." in page.words
+    assert "1 file cannot be shown here." in page.words
     assert hashlib.sha256(b"x" * 2_000).hexdigest() in page.words
     assert "Shown." in page.words
     assert "xxx" not in page.words

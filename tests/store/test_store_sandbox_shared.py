@@ -3,6 +3,7 @@
 import asyncio
 import json
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -194,6 +195,12 @@ async def test_watching(sessions: Sessions, kind: str, monkeypatch: pytest.Monke
             async for change in SkillService(session).watch(interval=0.02, since=0, **options):
                 heard[who].append((change.name, change.action))
 
+    async def until(is_done: Callable[[], object]) -> None:
+        while not is_done():
+            # A watcher that fails ends the test.
+            await asyncio.wait(tasks, timeout=0.01)
+            assert not [task.exception() for task in tasks if task.done()]
+
     async with sessions() as session:
         service = SkillService(session)
         first = await service.create_skill(draft("mine"), "alice")
@@ -202,13 +209,11 @@ async def test_watching(sessions: Sessions, kind: str, monkeypatch: pytest.Monke
             asyncio.create_task(watch("nobody")),
             asyncio.create_task(watch("system", system=True)),
         ]
-        while not (heard["alice"] and heard["system"]):  # noqa: ASYNC110 - until they listen
-            await asyncio.sleep(0.01)
+        await until(lambda: heard["alice"] and heard["system"])
         await service.create_skill(draft("secret"), "bob")
         await service.create_skill(draft("open", is_public=True), "bob")
         await service.update_skill(first.id, SkillUpdate(content="2"), "alice")
-        while len(heard["system"]) < 4 or len(heard["alice"]) < 3 or not heard["nobody"]:  # noqa: ASYNC110 - three watchers
-            await asyncio.sleep(0.01)
+        await until(lambda: len(heard["system"]) == 4 and len(heard["alice"]) == 3 and heard["nobody"])
     for task in tasks:
         task.cancel()
         with suppress(asyncio.CancelledError):

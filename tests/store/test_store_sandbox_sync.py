@@ -1,6 +1,8 @@
 """The loader keeps to directories that it made, leaves whole skills or none, and brings exactly what one sees."""
 
 import asyncio
+import itertools
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -137,7 +139,7 @@ async def test_what_is_in_doubt_stays(sessions: Sessions, tmp_path: Path, caplog
         await service.create_skill(draft("words"), "alice")
         loader = SkillSandboxLoader(service)
         backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
-        assert await loader.sync("alice", backend) == {"words": False, "directory": False}
+        assert await loader.sync("alice", backend) == {"words": False}
         assert disk(place) == before
         assert "was not made by the loader" in caplog.text
         assert not any((await loader.sync("alice", Deaf(root_dir=tmp_path, virtual_mode=True))).values())
@@ -253,6 +255,40 @@ async def test_a_revoked_skill_goes_whatever_its_marker_says(sessions: Sessions,
             assert await loader.load_skill_to_sandbox(made.id, backend, "alice")
             (place / MARKER).write_text(marker)
             (place / "SKILL.md").write_text("altered")
+            await service.delete_skill(made.id, "alice")
+            assert await loader.sync("alice", backend) == {"report": True}
+            assert not place.exists()
+
+
+def as_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def as_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+async def test_no_skill_stays_by_what_is_no_file(sessions: Sessions, tmp_path: Path) -> None:
+    """A directory, a link or a pipe in place of the marker or of a file neither keeps a skill nor holds a loader up."""
+    backend = FilesystemBackend(root_dir=tmp_path, virtual_mode=True)
+    place = tmp_path / "workspace/skills/report"
+    for spoil, name in itertools.product((as_directory, as_link, as_pipe), (MARKER, "a.md")):
+        async with service_on(sessions) as service:
+            made = await service.create_skill(draft_with_files("report", {"a.md": "a"}), "alice")
+            loader = SkillSandboxLoader(service)
+            assert await loader.sync("alice", backend) == {"report": True}
+            spoil(place / name)
+            if spoil is not as_link:
+                assert await loader.sync("alice", backend) == {"report": True}
+                assert (place / "a.md").read_text() == "a"
+                spoil(place / name)
             await service.delete_skill(made.id, "alice")
             assert await loader.sync("alice", backend) == {"report": True}
             assert not place.exists()

@@ -110,6 +110,11 @@ class StoreLimits:
     history_bytes: int | None = None
     own_groups_only: bool = True
 
+    def __post_init__(self) -> None:
+        for name, limit in vars(self).items():
+            if isinstance(limit, int) and limit < 0:
+                raise ValueError(f"{name} is a number from 0 on, got {limit}")
+
     def check_files(self, new: Mapping[str, int], kept: Mapping[str, int] | None = None) -> None:
         """Check new files of a skill, given by path and size, also together with those that it has.
 

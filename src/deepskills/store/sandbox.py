@@ -34,7 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills import SkillsMiddleware
 from deepskills._errors import SkillNotFoundError, SkillsError
-from deepskills._io.backends import real_paths
+from deepskills._io.backends import natures, real_paths
 from deepskills._io.plan import is_missing_error
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
@@ -100,20 +100,24 @@ class SkillDirectory:
         return mark is not None and self._beginning.startswith(mark)
 
     async def read_mark(self) -> bytes | None:
-        """Return the marker; `None` without one.
+        """Return the marker; `None` without one, and nothing of what an agent put in its place.
 
         Raises:
             SkillsError: If it cannot be read.
         """
+        if await self._odd([self.marker]):
+            return b""
         (reply,) = await self._backend.adownload_files([self.marker])
         if reply.error is None and reply.content is not None:
             return reply.content
+        if reply.error in {"is_directory", "invalid_path"}:
+            return b""
         if not is_missing_error(reply.error):
             raise SkillsError(f"{self.marker} cannot be read: {reply.error or 'no content'}")
         return None
 
     async def look(self, wanted: Collection[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the digests of the wanted files that are there, and the entries that no wanted file needs.
+        """Return the digests of the wanted files that are there, and what has to go before they can be written.
 
         Raises:
             SkillsError: If a link is in the way, or the backend fails.
@@ -123,7 +127,7 @@ class SkillDirectory:
         needed = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
         await check_links(self._backend, self._root, paths)
         present: list[str] = []
-        stale: list[str] = []
+        stale = await self._odd([self.marker, *paths])
         frontier = [self.path]
         for _ in range(MAX_DEPTH):
             if not frontier:
@@ -135,7 +139,7 @@ class SkillDirectory:
                         below.append(entry)
                     elif not is_directory and entry in paths:
                         present.append(entry)
-                    elif entry != self.marker:
+                    elif entry != self.marker and entry not in stale:
                         stale.append(entry)
             frontier = below
         raise SkillsError(f"{self.path} nests deeper than {MAX_DEPTH} levels; remove it and try again")
@@ -157,10 +161,13 @@ class SkillDirectory:
         Raises:
             SkillsError: If the backend fails.
         """
+        stale = list(stale)
         # The marker first: after a crash it says whose directory this is.
+        if self.marker in stale:
+            stale.remove(self.marker)
+            await _delete(self.marker, self._backend)
         await self._upload({self.marker: mark})
         others = {f"{self.path}/{path}": content for path, content in files.items() if path != SKILL_FILE}
-        stale = list(stale)
         # If only the `SKILL.md` changed, one write replaces it, and it is never missing.
         if others or stale:
             await self.withdraw()
@@ -202,6 +209,11 @@ class SkillDirectory:
             return
         if result.error and not _is_gone(own, result.error):
             raise SkillsError(f"{own} cannot be deleted: {result.error}")
+
+    async def _odd(self, paths: Iterable[str]) -> list[str]:
+        """Return those of some paths at which something other than a file lies: to open a pipe may take forever."""
+        there = await asyncio.to_thread(natures, self._backend, list(paths))
+        return sorted(path for path, nature in there.items() if not nature.is_regular)
 
     async def _entries(self, path: str) -> list[tuple[str, bool]]:
         entries = await listed(path, self._backend)

@@ -1,6 +1,7 @@
 """`DatabaseSkillAdapter`: gives agents the skills of the store, without files on disk."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +36,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         include_public: Whether other users' public skills are included.
         memory_bytes: How much memory to use for the skills that users saw, for all users together.
         versions: By name, the revision to which a skill is pinned, for as long as the user may see the skill.
+        policy: The store's policy, as for `SkillService`; `groups_of` and `approval` replace what it says.
         groups_of: Returns the groups that a user is in; sync or async.
         approval: Show other users' public skills only if an operator approved their current revision.
         record_usage: Count loads and other events in the store, in the background.
@@ -54,8 +56,9 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         include_public: bool = False,
         memory_bytes: int = MEMORY_BYTES,
         versions: Mapping[str, int] | None = None,
+        policy: Policy | None = None,
         groups_of: GroupsOf | None = None,
-        approval: ApprovalRule = False,
+        approval: ApprovalRule | None = None,
         record_usage: bool = False,
         **options: Any,  # noqa: ANN401 - the options of SkillsMiddleware
     ) -> None:
@@ -69,7 +72,8 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
             # Skills that were named are wanted, whoever published them.
             chosen=Filter(EVERYTHING if include_public or chosen is not None else TRUSTED, skill_ids=chosen),
             pins=versions or {},
-            policy=Policy(groups_of=groups_of, approval=approval),
+            # Even an operator's agent reads as any user's.
+            policy=replace(Policy.of(policy, {"groups_of": groups_of, "approval": approval}), is_operator=None),
             memory_bytes=memory_bytes,
         )
         self._recorder: UsageRecorder | None = None

@@ -16,7 +16,9 @@ from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    Uuid,
     and_,
+    cast,
     delete,
     func,
     insert,
@@ -253,6 +255,9 @@ STAMP_BITS = 40
 """How long the random stamps of changes are; a sum of a million of them still fits a database's integer."""
 
 
+MAX_CHANGES = 1_000
+"""How many changes are read at a time."""
+
 KEYS = 1_000
 """How many pairs of keys one statement names: databases limit their parameters."""
 
@@ -298,10 +303,10 @@ class HistoryRepository:
         owner_id: str | None = None,
         since: int = 0,
         before: int | None = None,
-        limit: int,
+        limit: int = MAX_CHANGES,
         newest_first: bool = False,
         reads: bool = False,
-    ) -> Sequence[SkillChange]:
+    ) -> list[SkillChange]:
         """Return changes after one revision and before another: those of a skill, of an owner's skills, or all.
 
         With `reads`, what operators read is among them.
@@ -316,7 +321,7 @@ class HistoryRepository:
         if before is not None:
             query = query.where(SkillChange.revision < _bound(before))
         order = SkillChange.revision.desc() if newest_first else SkillChange.revision.asc()
-        return (await self._session.scalars(query.order_by(order).limit(limit))).all()
+        return list(await self._session.scalars(query.order_by(order).limit(max(1, min(limit, MAX_CHANGES)))))
 
     async def last_approval(self, skill_id: UUID) -> SkillChange | None:
         """Return the last approval of a skill."""
@@ -401,21 +406,24 @@ class HistoryRepository:
         return found
 
     async def oldest_beyond(self, owner_id: str, size: int) -> list[Replaced]:
-        """Return the oldest former texts and files of an owner's skills that are too much for a size."""
-        found: list[tuple[Replaced, int]] = []
+        """Return the oldest former texts and files of an owner's skills that are too much for a size, or some of them.
+
+        The database adds them up: all writers wait for this, and an owner may have many thousands.
+        """
+        queries = []
         for table in (FormerText, FormerFile):
-            file_id = null() if table is FormerText else FormerFile.id
-            query = select(table.skill_id, file_id, table.since, table.until, table.size)
-            rows = await self._session.execute(
-                query.join(Skill, Skill.id == table.skill_id).where(Skill.owner_id == owner_id)
-            )
-            found += [(Replaced(*row[:4]), int(row[4])) for row in rows]
-        excess = sum(each for _, each in found) - size
+            file_id = cast(null(), Uuid) if table is FormerText else FormerFile.id
+            query = select(table.skill_id, file_id.label("file_id"), table.since, table.until, table.size)
+            queries.append(query.join(Skill, Skill.id == table.skill_id).where(Skill.owner_id == owner_id))
+        former = union_all(*queries).subquery()
+        excess = int(await self._session.scalar(select(func.coalesce(func.sum(former.c.size), 0))) or 0) - size
+        if excess <= 0:
+            return []
         oldest: list[Replaced] = []
-        for row, each in sorted(found, key=lambda pair: pair[0].until):
+        for *key, each in await self._session.execute(select(former).order_by(former.c.until).limit(KEYS)):
             if excess <= 0:
                 break
-            oldest.append(row)
+            oldest.append(Replaced(*key))
             excess -= each
         return oldest
 

@@ -97,8 +97,14 @@ _IN_TRANSACTION = (
 
 
 def reads(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
-    """Run a method in a reading transaction, or as part of the one that this call has already begun."""
-    return _perform(method, "read")
+    """Run a method in a snapshot, or as part of the transaction that this call has already begun."""
+
+    @functools.wraps(method)
+    async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        async with self._transactions.snapshot():
+            return await method(self, *args, **kwargs)
+
+    return run
 
 
 def writes(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, ParamsT, ResultT]:
@@ -111,7 +117,9 @@ def counts(method: Method[OwnerT, ParamsT, ResultT]) -> InTransaction[OwnerT, Pa
     return _perform(method, "count")
 
 
-def _perform(method: Method[OwnerT, ParamsT, ResultT], kind: Kind) -> InTransaction[OwnerT, ParamsT, ResultT]:
+def _perform(
+    method: Method[OwnerT, ParamsT, ResultT], kind: Literal["write", "count"]
+) -> InTransaction[OwnerT, ParamsT, ResultT]:
     @functools.wraps(method)
     async def run(self: OwnerT, /, *args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
         return await self._transactions.perform(lambda: method(self, *args, **kwargs), kind)
@@ -127,52 +135,70 @@ class Transactions:
         self._inside: asyncio.Task[Any] | None = None
         """The task whose transaction is open. Another task that shares the session is not part of it."""
 
-    async def perform(self, work: Work[ResultT], kind: Kind) -> ResultT:
-        """Return the result of `work`, run in a transaction of some kind.
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[None]:
+        """Let everything inside see the store at one moment: that of the transaction that this call has begun, if any.
+
+        Raises:
+            SkillsError: If the session is in a transaction already.
+        """
+        # A method that calls another stays in its snapshot; a second BEGIN would see a second moment.
+        if self._inside is not None and self._inside is asyncio.current_task():
+            yield
+            return
+        # Never tried again: what only reads a snapshot collides with nobody.
+        async with self._transaction("read"):
+            yield
+
+    async def perform(self, work: Work[ResultT], kind: Literal["write", "count"]) -> ResultT:
+        """Return the result of `work`, run in a transaction that writes.
 
         Raises:
             SkillsError: If the session is in a transaction already.
             SkillConflictError: If another client wrote the same without the service.
         """
-        # A method that calls another stays in its snapshot; a second BEGIN would see a second moment.
-        if kind == "read" and self._inside is not None and self._inside is asyncio.current_task():
-            return await work()
+        pause = FIRST_PAUSE_SECONDS
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                async with self._transaction(kind):
+                    return await work()
+            except DBAPIError as error:
+                # Writers take turns, so a name can be taken between check and write only past the service.
+                if kind == "write" and isinstance(error, IntegrityError):
+                    raise SkillConflictError("The name or the path has just been taken. Choose another.") from None
+                if attempt == MAX_ATTEMPTS or not is_collision(error):
+                    raise
+            # Randomized, or those that collided would collide again.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
+            pause *= 2
+        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+
+    @asynccontextmanager
+    async def _transaction(self, kind: Kind) -> AsyncIterator[None]:
+        """Run what is inside in a transaction; values that it read are detached from the session."""
         bind = self._session.get_bind()
         # A session may use a connection with a transaction that the application began, and will end.
         if self._session.in_transaction() or (isinstance(bind, Connection) and bind.in_transaction()):
             raise SkillsError(_IN_TRANSACTION)
         # Before a connection is touched: a driver that is used from a second event loop hangs or crashes.
         check_loop(bind.engine)
-        pause = FIRST_PAUSE_SECONDS
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            # Released after commit or rollback: the next writer of this process begins only when this one is done.
-            async with self._turn(kind):
-                try:
-                    await self._begin(kind)
-                    self._inside = asyncio.current_task()
-                    result = await work()
-                    # Flush before detaching everything: expunged objects are not written.
-                    await self._session.flush()
-                    self._session.expunge_all()
-                    await self._session.commit()
-                # Cancelled work too: a connection must not go back to the pool in the middle of a transaction.
-                except BaseException as error:
-                    await self._session.rollback()
-                    self._session.expunge_all()
-                    # Writers take turns, so a name can be taken between check and write only past the service.
-                    if kind == "write" and isinstance(error, IntegrityError):
-                        reason = "The name or the path has just been taken. Choose another."
-                        raise SkillConflictError(reason) from None
-                    if attempt == MAX_ATTEMPTS or not is_collision(error):
-                        raise
-                else:
-                    return result
-                finally:
-                    self._inside = None
-            # Randomized, or those that collided would collide again.
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only to spread attempts
-            pause *= 2
-        raise AssertionError  # pragma: no cover - the last attempt returns or raises
+        # The turn ends after commit or rollback: the next writer of this process begins only when this one is done.
+        async with self._turn(kind):
+            try:
+                await self._begin(kind)
+                self._inside = asyncio.current_task()
+                yield
+                # Flush before detaching everything: expunged objects are not written.
+                await self._session.flush()
+                self._session.expunge_all()
+                await self._session.commit()
+            # Cancelled work too: a connection must not go back to the pool in the middle of a transaction.
+            except BaseException:
+                await self._session.rollback()
+                self._session.expunge_all()
+                raise
+            finally:
+                self._inside = None
 
     @asynccontextmanager
     async def _turn(self, kind: Kind) -> AsyncIterator[None]:

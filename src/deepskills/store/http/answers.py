@@ -4,7 +4,6 @@ Large answers are put together file by file on the disk, a few at a time, and se
 `route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
 """
 
-import datetime as dt
 import hashlib
 import logging
 import stat
@@ -13,18 +12,16 @@ import weakref
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
-from uuid import UUID
 
 from fastapi import Request, Response, status
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import StatementError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -44,7 +41,7 @@ from deepskills.store.errors import (
     SkillStaleError,
     SkillTooLargeError,
 )
-from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, Right, storable
+from deepskills.store.rules import storable
 from deepskills.store.schemas import SkillFileSchema, SkillSchema
 from deepskills.store.workers import Turns, in_flight, on_disk, run_in_thread
 
@@ -121,98 +118,6 @@ class Page(BaseModel, Generic[DataT]):
     next_cursor: str | None = None
 
 
-class Deleted(BaseModel):
-    """What was deleted."""
-
-    id: UUID
-
-
-class VersionSchema(BaseModel):
-    """One revision of a skill: who did what and when."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    revision: int
-    name: str
-    action: str
-    user_id: str | None
-    at: datetime
-
-
-class ChangeSchema(VersionSchema):
-    """One change: who did what to which skill and when."""
-
-    skill_id: UUID
-    owner_id: str | None
-
-
-class UsageSchema(BaseModel):
-    """How often a skill was used on one day, by type of event and trigger."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    day: dt.date
-    type: str
-    trigger: str
-    count: int
-
-
-class Approval(BaseModel):
-    """The revision that an operator looked at."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    revision: int = Field(ge=1, lt=1 << 63)
-
-
-class Hiding(BaseModel):
-    """Whether a skill is hidden."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    hidden: bool = True
-
-
-class Handover(BaseModel):
-    """The new owner of a skill."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    owner_id: str = Field(min_length=1, max_length=MAX_OWNER_LENGTH)
-
-
-class Sharing(BaseModel):
-    """The groups to share a skill with, and what their members may do."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    shared_with: dict[str, Right] = Field(max_length=MAX_GROUPS)
-
-
-class Purging(BaseModel):
-    """What to remove permanently, by age in days."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    retention: float | None = Field(default=None, ge=0, le=MAX_DAYS)
-    versions: float | None = Field(default=None, ge=0, le=MAX_DAYS)
-
-
-class Purged(BaseModel):
-    """How many skills were permanently removed."""
-
-    purged: int
-
-
-class DiffSchema(BaseModel):
-    """The changes between two revisions, as a unified diff; `is_cut` if it was too long to send all of it."""
-
-    old: int
-    new: int
-    diff: str
-    is_cut: bool
-
-
 def document_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return the failures of an operation for its documentation, including those that all operations share."""
     return {code: {"model": ErrorAnswer} for code in sorted({*codes, 401, 422, 500, 503})}
@@ -244,13 +149,13 @@ def failed(error: Exception, challenge: str) -> JSONResponse:
     if isinstance(error, SkillPolicyError):
         logger.error("The skill store is not set up right: %s", error)
         return answer(500, "failed", str(error))
-    for kind, (code, name) in _STATUS.items():
-        if isinstance(error, kind):
-            refusal = _with_challenge(answer(code, name, str(error)), challenge)
-            if isinstance(error, SkillStaleError):
-                refusal.headers["ETag"] = f'"{error.revision}"'
-            return refusal
-    return _not_served(error)
+    known = next((found for kind, found in _STATUS.items() if isinstance(error, kind)), None)
+    if known is None:
+        return _not_served(error)
+    refusal = _with_challenge(answer(*known, str(error)), challenge)
+    if isinstance(error, SkillStaleError):
+        refusal.headers["ETag"] = f'"{error.revision}"'
+    return refusal
 
 
 def _with_challenge(refusal: JSONResponse, challenge: str) -> JSONResponse:
@@ -344,6 +249,29 @@ class SpoolResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+def new_spool() -> tuple[Spool, Callable[[int], None]]:
+    """Return a file for a large answer, on the disk from a size on, and the function that holds room for it there."""
+    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    held = ExitStack()
+    # With the file, whoever lets go of it last.
+    weakref.finalize(spool, held.close)
+    return spool, held.enter_context(on_disk.hold())
+
+
+def send(body: bytes, media_type: str, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a body; a large one waits on the disk, however slowly a client reads.
+
+    Raises:
+        SkillBusyError: If there is no room for it now.
+    """
+    if len(body) <= PIECE_BYTES:
+        return Response(body, code, headers, media_type)
+    spool, hold_more = new_spool()
+    hold_more(len(body))
+    spool.write(body)
+    return send_spool(spool, media_type, code, headers)
+
+
 def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return what was put together, in pieces if it is large: it waits on the disk, however slowly a client reads."""
     size = spool.tell()
@@ -367,17 +295,22 @@ async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int 
     if read is None:
         size = len(skill.content) + _FILE_LENGTH * len(skill.files)
         return as_json(await run_in_thread(size, lambda: written(SkillSchema.of(skill, contents=False))), code, headers)
-    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+    spool, hold_more = new_spool()
+
+    def write(part: bytes) -> None:
+        hold_more(len(part))
+        spool.write(part)
+
     async with _assembling.turn(ASSEMBLING_SECONDS):
         shown = SkillSchema.of(skill, files=False)
-        spool.write((await run_in_thread(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
+        write((await run_in_thread(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
         separator = b',"files":['
         async for file, content in _contents(skill.files, read):
             schema = SkillFileSchema.of(file, content=content)
             part = await run_in_thread(len(content), lambda: schema.model_dump_json().encode())  # noqa: B023 - done at once
-            spool.write(separator + part)
+            write(separator + part)
             separator = b","
-    spool.write(b"]}}" if separator == b"," else b',"files":[]}}')
+    write(b"]}}" if separator == b"," else b',"files":[]}}')
     return send_spool(spool, JSON_TYPE, code, headers)
 
 
@@ -406,11 +339,7 @@ async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool =
     Raises:
         SkillBusyError: If there is no room for one of the skills now.
     """
-    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    held = ExitStack()
-    # With the file, whoever lets go of it last.
-    weakref.finalize(spool, held.close)
-    hold_more = held.enter_context(on_disk.hold())
+    spool, hold_more = new_spool()
     try:
         with zipfile.ZipFile(spool, "w") as archive:
 
@@ -437,9 +366,7 @@ async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool =
 
 async def send_file(file: SkillFile, read: ReadFiles, headers: dict[str, str]) -> Response:
     """Return the bytes of a file, of a type that browsers save and never show."""
-    spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
-    spool.write((await read([file]))[0])
-    return send_spool(spool, BYTES_TYPE, headers=headers)
+    return send((await read([file]))[0], BYTES_TYPE, headers=headers)
 
 
 def shown_file(file: SkillFile, code: int = 200) -> Response:
@@ -459,7 +386,7 @@ def written(data: BaseModel) -> bytes:
 
 def as_json(body: bytes, code: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return JSON as a response."""
-    return Response(body, code, headers, JSON_TYPE)
+    return send(body, JSON_TYPE, code, headers)
 
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

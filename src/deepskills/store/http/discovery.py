@@ -6,7 +6,6 @@ application whose `current_user` refuses such people refuses them here as well.
 
 import hashlib
 from collections.abc import Iterable
-from tempfile import SpooledTemporaryFile
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.http.answers import NOTHING_HERE, PIECE_BYTES, Spool, only, route_class, send_spool, zipped
+from deepskills.store.http.answers import NOTHING_HERE, Spool, new_spool, only, route_class, send_spool, zipped
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService
@@ -150,6 +149,7 @@ async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revisio
     if skill.files:
         return "zip", await zipped(only(skill), parts.read_files, alone=True)
     with in_flight.hold(skill.size):
-        spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
+        spool, hold_more = new_spool()
+        hold_more(skill.size)
         spool.write(document_of(skill).render())
     return "md", spool

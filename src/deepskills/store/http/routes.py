@@ -13,7 +13,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
 from fastapi.security.base import SecurityBase
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from deepskills._errors import SkillNotFoundError
 from deepskills._skillmd.names import stored_key
@@ -23,18 +23,7 @@ from deepskills.store.http.answers import (
     NO_METHOD,
     NOTHING_HERE,
     Answer,
-    Approval,
-    ChangeSchema,
-    Deleted,
-    DiffSchema,
-    Handover,
-    Hiding,
     Page,
-    Purged,
-    Purging,
-    Sharing,
-    UsageSchema,
-    VersionSchema,
     as_json,
     document_errors,
     etag,
@@ -57,7 +46,7 @@ from deepskills.store.http.requests import (
     content_type,
     file_content,
 )
-from deepskills.store.rules import MAX_TAGS, Policy
+from deepskills.store.rules import MAX_DAYS, MAX_GROUPS, MAX_OWNER_LENGTH, MAX_TAGS, Policy, Right
 from deepskills.store.schemas import (
     SkillCreate,
     SkillDocument,
@@ -67,7 +56,7 @@ from deepskills.store.schemas import (
     SkillSchema,
     SkillUpdate,
 )
-from deepskills.store.service import SkillService
+from deepskills.store.service import SkillService, UsageCount
 from deepskills.store.workers import run_in_thread
 
 __all__ = ["create_skills_router"]
@@ -81,6 +70,83 @@ MAX_QUERY_LENGTH = 1_000
 
 _Word = Annotated[str, Query(max_length=MAX_QUERY_LENGTH)]
 _Tags = Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)]
+
+
+class Deleted(BaseModel):
+    """What was deleted."""
+
+    id: UUID
+
+
+class VersionSchema(BaseModel):
+    """One revision of a skill: who did what and when."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    revision: int
+    name: str
+    action: str
+    user_id: str | None
+    at: dt.datetime
+
+
+class ChangeSchema(VersionSchema):
+    """One change: who did what to which skill and when."""
+
+    skill_id: UUID
+    owner_id: str | None
+
+
+class _Body(BaseModel):
+    """A body with these fields and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Approval(_Body):
+    """The revision that an operator looked at."""
+
+    revision: int = Field(ge=1, lt=1 << 63)
+
+
+class Hiding(_Body):
+    """Whether a skill is hidden."""
+
+    hidden: bool = True
+
+
+class Handover(_Body):
+    """The new owner of a skill."""
+
+    owner_id: str = Field(min_length=1, max_length=MAX_OWNER_LENGTH)
+
+
+class Sharing(_Body):
+    """The groups to share a skill with, and what their members may do."""
+
+    shared_with: dict[str, Right] = Field(max_length=MAX_GROUPS)
+
+
+class Purging(_Body):
+    """What to remove permanently, by age in days."""
+
+    retention: float | None = Field(default=None, ge=0, le=MAX_DAYS)
+    versions: float | None = Field(default=None, ge=0, le=MAX_DAYS)
+
+
+class Purged(BaseModel):
+    """How many skills were permanently removed."""
+
+    purged: int
+
+
+class DiffSchema(BaseModel):
+    """The changes between two revisions, as a unified diff; `is_cut` if it was too long to send all of it."""
+
+    old: int
+    new: int
+    diff: str
+    is_cut: bool
 
 
 def create_skills_router(
@@ -491,11 +557,11 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         found = await service.list_changes(user, skill_id=skill_id, since=since, limit=limit)
         return page_of([ChangeSchema.model_validate(change) for change in found], None)
 
-    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageSchema], responses=document_errors(403, 404))
+    @router.get("/skills/{skill_id}/usage", response_model=Page[UsageCount], responses=document_errors(403, 404))
     async def usage(skill_id: UUID, service: service_type, user: writer_type, since: dt.date | None = None) -> Response:
         """List how often a skill was used, by day, type of event and trigger."""
         found = await service.usage(skill_id, since, user)
-        return page_of([UsageSchema.model_validate(count) for count in found[-MAX_USAGE:]], None)
+        return page_of(found[-MAX_USAGE:], None)
 
     @router.post(
         "/purge", response_model=Answer[Purged], responses=document_errors(403), openapi_extra=_json_body(Purging)

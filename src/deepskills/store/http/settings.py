@@ -21,7 +21,7 @@ Variables win over the file: `DEEPSKILLS_OPERATORS` (ids with commas), `DEEPSKIL
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,21 +35,6 @@ CONFIG_VARIABLE = "DEEPSKILLS_CONFIG"
 _PREFIX = "DEEPSKILLS_"
 _LIMIT = "DEEPSKILLS_LIMIT_"
 
-_Number = Annotated[int, Field(ge=0)]
-
-
-class _Limits(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    file_bytes: _Number = 0
-    skill_bytes: _Number = 0
-    files: _Number = 0
-    extensions: frozenset[str] = frozenset()
-    owner_skills: _Number = 0
-    owner_bytes: _Number = 0
-    history_bytes: _Number = 0
-    own_groups_only: bool = True
-
 
 class _Settings(BaseModel):
     """What can be set; which of it was set is asked of pydantic, so the defaults say nothing."""
@@ -61,7 +46,7 @@ class _Settings(BaseModel):
     retention: float = 0
     groups_before_system: bool = False
     groups: dict[str, frozenset[str]] = Field(default_factory=dict)
-    limits: _Limits = Field(default_factory=_Limits)
+    limits: StoreLimits = Field(default_factory=StoreLimits)
 
 
 def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -70,8 +55,12 @@ def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         SkillPolicyError: If a value cannot be used.
     """
+    given, variables = _of_file(environment.get(CONFIG_VARIABLE)), _of_variables(environment)
+    if isinstance(limits := given.get("limits"), dict):
+        # A variable is about one limit, and the file's others stay.
+        variables["limits"] = limits | variables.get("limits", {})
     try:
-        settings = _Settings.model_validate(_of_file(environment.get(CONFIG_VARIABLE)) | _of_variables(environment))
+        settings = _Settings.model_validate(given | variables)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         where, given = ".".join(map(str, wrong["loc"])), quoted(str(wrong["input"]))
@@ -79,14 +68,12 @@ def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
             f"The setting `{where}` of the store cannot be used: {wrong['msg']}, got {given}."
         ) from None
     named = settings.model_fields_set
-    plain = named & {"approval", "retention", "groups_before_system"}
+    plain = named & {"approval", "retention", "groups_before_system", "limits"}
     found: dict[str, Any] = {name: getattr(settings, name) for name in plain}
     if "operators" in named:
         found["is_operator"] = settings.operators.__contains__
     if "groups" in named:
         found["groups_of"] = lambda user: [group for group, users in settings.groups.items() if user in users]
-    if "limits" in named:
-        found["limits"] = StoreLimits(**settings.limits.model_dump(exclude_unset=True))
     return found
 
 

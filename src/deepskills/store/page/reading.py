@@ -234,14 +234,12 @@ async def prompt_of(
     settings: Settings, user: str | None, *, include_public: bool, skill_ids: list[UUID] | None = None
 ) -> str:
     """Return the section of the system prompt that a user's agent gets, rendered by the agent's own middleware."""
-    policy = settings.policy
     adapter: Any = DatabaseSkillAdapter(
         user_id=user,
         skill_ids=skill_ids,
         db_session_factory=settings.session_factory,
         include_public=include_public,
-        groups_of=policy.groups_of,
-        approval=policy.approval,
+        policy=settings.policy,
     )
     state: Any = {"messages": []}
     state |= await adapter.abefore_agent(state, Runtime()) or {}
@@ -343,8 +341,8 @@ class Review:
 
     @property
     def unseen(self) -> int:
-        """How many texts are too large to be shown."""
-        return (self.source is None) + sum(file.file.is_text and file.text is None for file in self.files)
+        """How many files are too large to be shown, or are not text."""
+        return (self.source is None) + sum(file.text is None for file in self.files)
 
     @property
     def size(self) -> int:
@@ -360,8 +358,9 @@ async def review(visit: Visit, skill: Skill, state: shown.ApprovalState) -> Revi
     if left < 0:
         source, left = None, MAX_REVIEWED_BYTES
     fitting = []
-    for file in sorted(skill.files, key=lambda file: file.path):
-        if file.is_text and file.size <= left:
+    # Whatever it is: one stray byte makes a script binary, and it still runs.
+    for file in sorted(skill.files, key=lambda file: (not file.is_text, file.path)):
+        if file.size <= left:
             left -= file.size
             fitting.append(file)
     contents = dict(zip([file.path for file in fitting], await visit.parts.read_files(fitting), strict=True))

@@ -366,7 +366,7 @@ def folders(files: Iterable[SkillFile]) -> list[tuple[str, list[SkillFile]]]:
 
 @dataclass(frozen=True)
 class ReviewedFile:
-    """A file in a review: its text, or what it is if it is not text or too large."""
+    """A file in a review: its text, also if some bytes of it are not; `None` if it is not text, or too large."""
 
     file: SkillFile
     text: str | None
@@ -375,9 +375,19 @@ class ReviewedFile:
     @classmethod
     def of(cls, file: SkillFile, content: bytes | None) -> "ReviewedFile":
         """Return a file with its content, or without."""
-        text = content.decode("utf-8", "replace") if content is not None and file.is_text else None
+        text = None if content is None else _as_text(content)
         guess = mimetypes.guess_type(file.path)[0] or ("text/plain" if file.is_text else "application/octet-stream")
         return cls(file, text, guess)
+
+
+_NOT_TEXT = re.compile("[\x00-\x08\x0e-\x1f\udc80-\udcff]")
+_MOST_NOT_TEXT = 0.1
+
+
+def _as_text(content: bytes) -> str | None:
+    """Return a text, with stray bytes as characters that `marked` shows; `None` if much of it is not text."""
+    text = content.decode("utf-8", "surrogateescape")
+    return text if len(_NOT_TEXT.findall(text)) <= len(text) * _MOST_NOT_TEXT else None
 
 
 # -- Differences -------------------------------------------------------------------------------------------------------

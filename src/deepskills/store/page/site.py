@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from fastapi import Depends, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.text import one_line
 from deepskills.store.db.models import Skill
-from deepskills.store.http.answers import failed
+from deepskills.store.http.answers import failed, send
 from deepskills.store.http.requests import Parts, Settings, bound_body, content_type
 from deepskills.store.page import shown
 from deepskills.store.rules import (
@@ -268,6 +268,8 @@ HEADERS = {
 }
 """The headers of every answer, unless it sets its own."""
 
+HTML_TYPE = "text/html; charset=utf-8"
+
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 """The page's own files, with their types."""
 
@@ -331,7 +333,7 @@ class Site:
         }
         chosen = TEMPLATES.get_template(template)
         html = await run_in_thread(size, lambda: chosen.render(context))
-        response = HTMLResponse(html, code)
+        response = send(html.encode(), HTML_TYPE, code)
         browser.remember(response)
         return response
 

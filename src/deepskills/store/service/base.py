@@ -27,9 +27,6 @@ logger = logging.getLogger("deepskills")
 MAX_SEARCH_LENGTH = 4_000
 """Longest query or name that is looked at; the rest is ignored."""
 
-MAX_CHANGES = 1_000
-"""How many changes one call returns at most."""
-
 MAX_PREPARATIONS = 20
 """How often a write is prepared for a skill that others keep changing."""
 
@@ -182,12 +179,12 @@ class Operations:
 
     async def _note_read(self, skill_id: UUID, viewer: Viewer) -> None:
         """Log that an operator read a skill that only operators and the owner's people may see."""
-        if viewer.is_operator and not viewer.is_system and await self._is_private(skill_id, viewer):
+        if not viewer.is_operator or viewer.is_system:
+            return
+        async with self._transactions.snapshot():
+            is_private = not await self._listings.visible_ids([skill_id], viewer)
+        if is_private:
             await self._log_read(skill_id, viewer)
-
-    @reads
-    async def _is_private(self, skill_id: UUID, viewer: Viewer) -> bool:
-        return not await self._listings.visible_ids([skill_id], viewer)
 
     @writes
     async def _log_read(self, skill_id: UUID, viewer: Viewer) -> None:
@@ -253,8 +250,3 @@ async def until_written(attempt: Callable[[], Awaitable[ResultT | None]]) -> Res
         if result is not None:
             return result
     raise SkillStaleError("Others keep changing the skill. Try again in a moment.", 0)
-
-
-def bounded(limit: int) -> int:
-    """Return how many changes a call gives."""
-    return max(1, min(limit, MAX_CHANGES))

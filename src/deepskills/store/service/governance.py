@@ -137,13 +137,10 @@ class Governance(Operations):
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._approval_of(known_id(skill_id), viewer)
-
-    @reads
-    async def _approval_of(self, skill_id: UUID, viewer: Viewer) -> SkillApproval:
-        skill = await self._with_history(skill_id, viewer)
-        may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
-        return SkillApproval(await self._history.last_approval(skill.id), may_approve)
+        async with self._transactions.snapshot():
+            skill = await self._with_history(known_id(skill_id), viewer)
+            may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
+            return SkillApproval(await self._history.last_approval(skill.id), may_approve)
 
     async def restore_skill(
         self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False

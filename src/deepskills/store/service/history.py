@@ -12,7 +12,7 @@ from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
 from deepskills.store.rules import UserId, Viewer, known_id, was_seen
-from deepskills.store.service.base import MAX_CHANGES, bounded, sizes_of, until_written
+from deepskills.store.service.base import sizes_of, until_written
 from deepskills.store.service.writing import Writing
 from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread
 
@@ -55,12 +55,9 @@ class History(Writing):
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._changes_of(known_id(skill_id), viewer, before, bounded(limit))
-
-    @reads
-    async def _changes_of(self, skill_id: UUID, viewer: Viewer, before: int | None, limit: int) -> list[SkillChange]:
-        skill = await self._with_history(skill_id, viewer)
-        return list(await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True))
+        async with self._transactions.snapshot():
+            skill = await self._with_history(known_id(skill_id), viewer)
+            return await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True)
 
     async def get_version(
         self,
@@ -78,13 +75,11 @@ class History(Writing):
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        found = await self._version(known_id(skill_id), viewer, revision, contents=contents)
+        async with self._transactions.snapshot():
+            skill = await self._with_history(known_id(skill_id), viewer)
+            found = await self._version_of(skill, revision, contents=contents)
         await self._note_read(found.id, viewer)
         return found
-
-    @reads
-    async def _version(self, skill_id: UUID, viewer: Viewer, revision: int, *, contents: bool) -> Skill:
-        return await self._version_of(await self._with_history(skill_id, viewer), revision, contents=contents)
 
     async def diff_versions(
         self,
@@ -181,18 +176,13 @@ class History(Writing):
             return Values(Text.of(document_of(version)), files)
 
         async def attempt() -> Skill | None:
-            skill, version = await self._writable_version(known_id(skill_id), writer, revision, expected_revision)
+            async with self._transactions.snapshot():
+                skill = await self._locked(known_id(skill_id), writer, "write", expected_revision)
+                version = await self._version_of(skill, revision)
             values = await run_in_thread(version.size, lambda: prepare(version))
             return await self._change(skill, writer, "reverted", values)
 
         return await until_written(attempt)
-
-    @reads
-    async def _writable_version(
-        self, skill_id: UUID, writer: Viewer, revision: int, expected_revision: int | None
-    ) -> tuple[Skill, Skill]:
-        skill = await self._locked(skill_id, writer, "write", expected_revision)
-        return skill, await self._version_of(skill, revision)
 
     async def list_changes(
         self,
@@ -220,13 +210,8 @@ class History(Writing):
         viewer = await self._policy.writer(user_id, system=system)
         owner = None if viewer.is_operator else viewer.user
         chosen = None if skill_id is None else known_id(skill_id)
-        return await self._logged(chosen, owner, since, bounded(limit))
-
-    @reads
-    async def _logged(self, skill_id: UUID | None, owner_id: str | None, since: int, limit: int) -> list[SkillChange]:
-        return list(
-            await self._history.changes(skill_id=skill_id, owner_id=owner_id, since=since, limit=limit, reads=True)
-        )
+        async with self._transactions.snapshot():
+            return await self._history.changes(skill_id=chosen, owner_id=owner, since=since, limit=limit, reads=True)
 
     async def watch(
         self,
@@ -269,7 +254,7 @@ class History(Writing):
     @reads
     async def _changes_since(self, last: int, viewer: Viewer) -> list[tuple[SkillChange, bool]]:
         """Return the next changes, each with whether the viewer may know of it."""
-        changes = await self._history.changes(since=last, limit=MAX_CHANGES)
+        changes = await self._history.changes(since=last)
         if viewer.is_operator:
             return [(change, True) for change in changes]
         own = {change.revision for change in changes if viewer.user is not None and change.owner_id == viewer.user}

@@ -95,12 +95,10 @@ class Reading(Operations):
         )
         if q is not None:
             return await self._search(viewer, chosen, storable(q[:MAX_SEARCH_LENGTH]), limit, cursor)
-        return await self._page(viewer, chosen, limit, None if cursor is None else Position.of(cursor))
-
-    @reads
-    async def _page(self, viewer: Viewer, chosen: Filter, limit: int | None, after: Position | None) -> SkillPage:
+        after = None if cursor is None else Position.of(cursor)
         size = None if limit is None or limit >= MAX_PAGE else limit
-        skills, last = await self._listings.page(viewer, chosen, size, after)
+        async with self._transactions.snapshot():
+            skills, last = await self._listings.page(viewer, chosen, size, after)
         return SkillPage(skills, None if last is None else last.cursor())
 
     async def _search(
@@ -108,16 +106,12 @@ class Reading(Operations):
     ) -> SkillPage:
         offset = 0 if cursor is None else offset_of(cursor)
         size = min(limit or MAX_FOUND, MAX_FOUND)
-        matches = await self._transactions.perform(
-            lambda: self._listings.search(viewer, chosen, query, size + 1, offset), "read"
-        )
+        async with self._transactions.snapshot():
+            matches = await self._listings.search(viewer, chosen, query, size + 1, offset)
+        # Outside, because it takes time. What is visible is therefore asked again.
         ids = await run_in_thread(len(matches.best) * 4_096, lambda: matches.ids(query, offset))
-        return await self._found(viewer, chosen, ids[: size + 1], offset=offset, size=size)
-
-    @reads
-    async def _found(self, viewer: Viewer, chosen: Filter, ids: list[UUID], *, offset: int, size: int) -> SkillPage:
-        # Visibility is checked again, because the matches are of a moment before.
-        skills = await self._listings.light(ids[:size], viewer, chosen) if ids else []
+        async with self._transactions.snapshot():
+            skills = await self._listings.light(ids[:size], viewer, chosen)
         more = len(ids) > size and offset + size < MAX_FOUND
         return SkillPage(skills, cursor_at(offset + size) if more else None)
 
@@ -154,12 +148,9 @@ class Reading(Operations):
         several, the one that has had the name longest is returned, counting from when others could see it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._named(name, viewer, contents=contents)
-
-    @reads
-    async def _named(self, name: str, viewer: Viewer, *, contents: bool) -> Skill | None:
-        found = await self._listings.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
-        return None if found is None else await self._shown(found, viewer, contents=contents)
+        async with self._transactions.snapshot():
+            found = await self._listings.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
+            return None if found is None else await self._shown(found, viewer, contents=contents)
 
     async def read_file(
         self, skill_id: UUID, path: str, user_id: UserId | None = None, *, system: bool = False
@@ -171,16 +162,12 @@ class Reading(Operations):
             SkillFileNotFoundError: If the skill has no file at that path.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        content = await self._content(known_id(skill_id), storable(path), viewer)
-        await self._note_read(known_id(skill_id), viewer)
-        return content
-
-    @reads
-    async def _content(self, skill_id: UUID, path: str, viewer: Viewer) -> bytes:
-        skill = await self._readable(skill_id, viewer, files=False)
-        content = await self._files.read(skill.id, path)
+        async with self._transactions.snapshot():
+            skill = await self._readable(known_id(skill_id), viewer, files=False)
+            content = await self._files.read(skill.id, storable(path))
         if content is None:
-            raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
+            raise SkillFileNotFoundError(f"The skill has no file {quoted(storable(path))}.")
+        await self._note_read(skill.id, viewer)
         return content
 
     @reads
@@ -212,12 +199,12 @@ class Reading(Operations):
                 group's, the system's, or a public skill of the owner of the skill that requires it.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._required(list(skill_ids), viewer, EVERYTHING if include_public else TRUSTED)
+        return await self._required(skill_ids, viewer, EVERYTHING if include_public else TRUSTED)
 
     @reads
-    async def _required(self, skill_ids: list[UUID], viewer: Viewer, reasons: Collection[Reason]) -> list[Skill]:
+    async def _required(self, skill_ids: Collection[UUID], viewer: Viewer, reasons: Collection[Reason]) -> list[Skill]:
         found: dict[UUID, None] = {}
-        frontier = skill_ids
+        frontier = list(skill_ids)
         # Level by level, each skill once: requirements may form circles.
         while frontier and len(found) < MAX_REQUIRED_SKILLS:
             requiring = await self._listings.light(frontier, viewer, Filter())

@@ -12,7 +12,7 @@ from deepskills._loading.budget import CHARACTERS_PER_TOKEN, MESSAGE_TOKENS
 from deepskills._skillmd.names import stored_key
 from deepskills.store.db.listings import Filter
 from deepskills.store.db.models import now
-from deepskills.store.db.transactions import counts, reads
+from deepskills.store.db.transactions import counts
 from deepskills.store.rules import UserId, Viewer, as_id, has_right, known_id, storable
 from deepskills.store.service.base import Operations, SkillFigures, UsageCount
 
@@ -83,12 +83,10 @@ class Usage(Operations):
             SkillPermissionError: If the user may read it but not write it.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        return await self._used(known_id(skill_id), viewer, since.date() if isinstance(since, datetime) else since)
-
-    @reads
-    async def _used(self, skill_id: UUID, viewer: Viewer, since: dt.date | None) -> list[UsageCount]:
-        skill = await self._with_history(skill_id, viewer)
-        found = await self._history.usage(skill.id, since)
+        first = since.date() if isinstance(since, datetime) else since
+        async with self._transactions.snapshot():
+            skill = await self._with_history(known_id(skill_id), viewer)
+            found = await self._history.usage(skill.id, first)
         return [UsageCount(row.day, row.type, row.trigger, row.count) for row in found]
 
     async def figures(
@@ -99,15 +97,13 @@ class Usage(Operations):
         Skills that the user may not see are left out.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._figures(list(skill_ids), viewer, since) if skill_ids else {}
-
-    @reads
-    async def _figures(self, skill_ids: list[UUID], viewer: Viewer, since: dt.date) -> dict[UUID, SkillFigures]:
-        skills = await self._listings.light(skill_ids, viewer, Filter(is_everything=viewer.is_operator))
-        told = [skill.id for skill in skills if viewer.is_operator or has_right(skill, viewer, "write")]
-        lengths = await self._listings.lengths([skill.id for skill in skills])
-        loads: dict[UUID, Counter[dt.date]] = {skill_id: Counter() for skill_id in told}
-        for row in await self._history.loads(told, since):
+        async with self._transactions.snapshot():
+            skills = await self._listings.light(list(skill_ids), viewer, Filter(is_everything=viewer.is_operator))
+            counted = [skill.id for skill in skills if viewer.is_operator or has_right(skill, viewer, "write")]
+            lengths = await self._listings.lengths([skill.id for skill in skills])
+            rows = await self._history.loads(counted, since)
+        loads: dict[UUID, Counter[dt.date]] = {skill_id: Counter() for skill_id in counted}
+        for row in rows:
             loads[row.skill_id][row.day] += row.count
         return {
             skill.id: SkillFigures(about_tokens(*lengths[skill.id]), loads.get(skill.id))
@@ -130,9 +126,8 @@ class Usage(Operations):
     ) -> dict[str, frozenset[str]]:
         """Return the directories of a user's sandbox that the loader wrote, with the digests of their files."""
         viewer = await self._policy.viewer(user_id)
-        return await self._transactions.perform(
-            lambda: self._history.deliveries(viewer.user or "", directories), "read"
-        )
+        async with self._transactions.snapshot():
+            return await self._history.deliveries(viewer.user or "", directories)
 
     async def forget_delivery(self, directory: str, user_id: UserId | None = None) -> None:
         """Forget that the loader wrote to a directory that is gone."""

@@ -72,16 +72,13 @@ class Writing(Operations):
             SkillQuotaError: If its owner would be over the quota.
         """
         writer = await self._policy.writer(user_id)
-        await self._check_room(size, writer, None if skill_id is None else known_id(skill_id))
-
-    @reads
-    async def _check_room(self, size: int, writer: Viewer, skill_id: UUID | None) -> None:
-        if skill_id is None:
-            await self._changes.check_quota(writer.user, size)
-            return
-        skill = await self._locked(skill_id, writer, "write")
-        if size > skill.size:
-            await self._changes.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
+        async with self._transactions.snapshot():
+            if skill_id is None:
+                await self._changes.check_quota(writer.user, size)
+                return
+            skill = await self._locked(known_id(skill_id), writer, "write")
+            if size > skill.size:
+                await self._changes.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
 
     async def update_skill(
         self,
