@@ -624,7 +624,7 @@ def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> N
 
 
 def test_a_forged_record_gives_nothing() -> None:
-    """Whatever state holds in the place of a catalog, nothing is raised, and nothing is believed."""
+    """Whatever state holds in the place of a catalog, nothing is raised; only catalogs of this process are trusted."""
     readings = Readings()
     catalogs = Catalogs(readings)
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
@@ -634,8 +634,9 @@ def test_a_forged_record_gives_nothing() -> None:
     records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}, {**good, "sources": [["/", "S"]]}]
     records += [{**good, key: value} for key in good for value in (None, 5, "", "[" * 100_000, [1], {"a": 1})]
     for record in records:
-        assert catalogs.recognize(record) is None, record
-        assert catalogs.restore(record, made.copy_skills()).with_tools == []
+        names_it = isinstance(record, dict) and record.get("fingerprint") == made.fingerprint
+        assert catalogs.recognize(record) is (made if names_it else None), record
+        assert Catalogs(Readings()).restore(record, made.copy_skills()).with_tools == []
 
 
 # The memory of parsed files.

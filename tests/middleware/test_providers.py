@@ -57,7 +57,7 @@ def metadata(agent: Any) -> list[dict[str, Any]]:
     return found
 
 
-CONFIG = {"configurable": {"thread_id": "1"}}
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
 
 
 @both_modes
@@ -489,17 +489,15 @@ def test_sources_of_a_function_may_be_providers(mode: Mode, tmp_path: Path) -> N
 @both_modes
 def test_a_function_that_names_only_providers_needs_no_backend(mode: Mode) -> None:
     """A path that it names all the same is an error of its own that says what is missing."""
-    for sources, names in (
-        (lambda _: [DictProvider(SKILLS)], ["coffee", "tea"]),
-        (lambda _: ["/skills", DictProvider(SKILLS)], ["coffee", "tea"]),
-    ):
-        middleware: SkillsMiddleware = SkillsMiddleware(sources=sources)
+    given: list[list[Any]] = [[DictProvider(SKILLS)], ["/skills", DictProvider(SKILLS)]]
+    for sources in given:
+        middleware: SkillsMiddleware = SkillsMiddleware(sources=lambda _, sources=sources: sources)
         model = ScriptedChatModel(replies=[call_tools(load("tea"))])
         agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
         [loaded] = texts(run(mode, agent, config=CONFIG))
         assert "# Tea" in loaded
         state = agent.get_state(CONFIG).values
-        assert sorted(skill["name"] for skill in state["skills_metadata"]) == names
+        assert sorted(skill["name"] for skill in state["skills_metadata"]) == ["coffee", "tea"]
     [wrong] = state["skills_problems"]
     assert (wrong["path"], wrong["code"], wrong["severity"]) == ("/skills", "source-failed", "error")
     assert "no `backend`; pass one" in wrong["message"]

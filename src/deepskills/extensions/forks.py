@@ -110,7 +110,7 @@ class SkillForks(SkillExtension):
         if agent in self._agents:
             return self._agents[agent]
         started: ToolCall = {**call, "name": "task", "args": {"subagent_type": agent}}
-        return request.override(tool=_task_of(run.runtime), tool_call=started)
+        return dataclasses.replace(request, tool=_task_of(run.runtime), tool_call=started)
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> MaybeAwaitable[Refuse | Answer | None]:
         """Run the skill in a sub-agent in place of loading it."""

@@ -34,7 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills import SkillsMiddleware
 from deepskills._errors import SkillNotFoundError, SkillsError
-from deepskills._io.backends import natures, real_paths
+from deepskills._io.backends import real_paths
 from deepskills._io.plan import is_missing_error
 from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
@@ -212,8 +212,7 @@ class SkillDirectory:
 
     async def _odd(self, paths: Iterable[str]) -> list[str]:
         """Return those of some paths at which something other than a file lies: to open a pipe may take forever."""
-        there = await asyncio.to_thread(natures, self._backend, list(paths))
-        return sorted(path for path, nature in there.items() if not nature.is_regular)
+        return await asyncio.to_thread(_list_odd, self._backend, list(paths))
 
     async def _entries(self, path: str) -> list[tuple[str, bool]]:
         entries = await listed(path, self._backend)
@@ -237,6 +236,11 @@ class SkillDirectory:
         failed = [f"{reply.path}: {reply.error}" for reply in replies if reply.error]
         if failed:
             raise SkillsError(f"{len(failed)} of {len(files)} files could not be written: {'; '.join(failed[:5])}")
+
+
+def _list_odd(backend: BackendProtocol, paths: Iterable[str]) -> list[str]:
+    real = real_paths(backend, paths)
+    return sorted(path for path, lies in real.items() if Path(lies).exists() and not Path(lies).is_file())
 
 
 _locks: "WeakValueDictionary[object, threading.Lock]" = WeakValueDictionary()

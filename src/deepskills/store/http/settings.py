@@ -63,9 +63,9 @@ def policy_options(environment: Mapping[str, str]) -> dict[str, Any]:
         settings = _Settings.model_validate(given | variables)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        where, given = ".".join(map(str, wrong["loc"])), quoted(str(wrong["input"]))
+        where, value = ".".join(map(str, wrong["loc"])), quoted(str(wrong["input"]))
         raise SkillPolicyError(
-            f"The setting `{where}` of the store cannot be used: {wrong['msg']}, got {given}."
+            f"The setting `{where}` of the store cannot be used: {wrong['msg']}, got {value}."
         ) from None
     named = settings.model_fields_set
     plain = named & {"approval", "retention", "groups_before_system", "limits"}
