@@ -489,9 +489,10 @@ def test_sources_of_a_function_may_be_providers(mode: Mode, tmp_path: Path) -> N
 @both_modes
 def test_a_function_that_names_only_providers_needs_no_backend(mode: Mode) -> None:
     """A path that it names all the same is an error of its own that says what is missing."""
-    given: list[list[Any]] = [[DictProvider(SKILLS)], ["/skills", DictProvider(SKILLS)]]
-    for sources in given:
-        middleware: SkillsMiddleware = SkillsMiddleware(sources=lambda _, sources=sources: sources)
+    named: list[Any] = []
+    for first in ([], ["/skills"]):
+        named[:] = [*first, DictProvider(SKILLS)]
+        middleware: SkillsMiddleware = SkillsMiddleware(sources=lambda _: named)
         model = ScriptedChatModel(replies=[call_tools(load("tea"))])
         agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
         [loaded] = texts(run(mode, agent, config=CONFIG))
