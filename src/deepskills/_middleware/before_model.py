@@ -24,13 +24,10 @@ from deepskills._middleware.run import Run, is_of, is_started_by_user
 from deepskills._middleware.state import (
     UNDONE,
     applied,
-    as_whole,
     current_step,
     forget_gone,
-    in_parts,
     merged,
     unload_update,
-    whole_id,
 )
 from deepskills._middleware.touched import bring_in_touched
 from deepskills._middleware.traces import observe_turn
@@ -83,10 +80,9 @@ async def _restore(run: Run) -> dict[str, Any]:
     """
     thread = run.thread
     own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
-    messages = in_parts(thread.messages, thread.section("texts"), is_evicted) if own else ()
     evicted = {
         own[message.id]: message
-        for message in messages
+        for message in (thread.messages if own else ())
         if message.id in own
         # Only tool results are replaced in state: of a user's message deepagents evicts the copy in the request.
         and isinstance(message, ToolMessage)
@@ -100,12 +96,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     restored = [evicted[name].model_copy(update={"content": text}) for name, (text, _record) in found.items()]
     records = {name: record for name, (_text, record) in found.items()}
     texts = {m.id: {**thread.section("texts").get(m.id or "", {}), "restored": True} for m in restored}
-    by_id = {message.id: message for message in restored}
-    touched = {whole_id(message.id or "") for message in restored}
-    update: dict[str, Any] = {
-        "messages": as_whole([by_id.get(m.id, m) for m in messages if whole_id(m.id or "") in touched]),
-        "skills_context": {"texts": texts, "records": records},
-    }
+    update: dict[str, Any] = {"messages": restored, "skills_context": {"texts": texts, "records": records}}
     # Steps are numbered: a tool runs in one, and this hook in the next if it comes first. If the number is higher,
     # other hooks have run in between and seen only the stub. A record without a step (0) says nothing.
     starts_over = any(current_step() > record.get("step", 0) + 1 > 1 for record in records.values())

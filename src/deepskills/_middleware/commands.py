@@ -13,10 +13,10 @@ from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._middleware.events import SkillRefused
-from deepskills._middleware.loading import LoadRequest, load
+from deepskills._middleware.loading import LoadRequest, build_pin, load
 from deepskills._middleware.reporting import emit, origin_of
 from deepskills._middleware.run import Run, VisibleCatalog
-from deepskills._middleware.state import is_users_own, merged
+from deepskills._middleware.state import MARK, is_users_own, load_mark, merged
 from deepskills._middleware.visibility import find_view
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import problem, quoted
@@ -63,7 +63,22 @@ async def load_for_user(run: Run) -> dict[str, Any]:
         if request.arguments or not by_name.get(request.entry.name, request).arguments:
             by_name[request.entry.name] = request
     settled = await load(list(by_name.values()), run)
-    return merged(update, *(done.update for done in settled.values()))
+    required = _place_required(loads, run)
+    return merged(update, {"messages": required} if required else {}, *(done.update for done in settled.values()))
+
+
+def _place_required(loads: Mapping[str, Any], run: Run) -> list[AnyMessage]:
+    """Return the texts of skills that a call of the model loaded because another one requires them."""
+    messages: list[AnyMessage] = []
+    for name, waiting in loads.items():
+        entry, record = run.known_view.catalog.by_name.get(name), run.thread.standing.records.get(name)
+        # Not of a skill that was unloaded meanwhile, or loaded again.
+        if "message" in waiting and entry and record and record.get("message") == waiting["message"]:
+            pin = build_pin(entry, waiting["text"])
+            pin.id = waiting["message"]
+            pin.additional_kwargs[MARK] = load_mark(name, record)
+            messages.append(pin)
+    return messages
 
 
 def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
@@ -94,6 +109,8 @@ def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
 def _find_waiting(loads: Mapping[str, Any], run: Run) -> Iterator[LoadRequest]:
     """Yield the skills that extensions asked for; never one that only the user may start."""
     for name, waiting in loads.items():
+        if "message" in waiting:
+            continue
         entry = run.known_view.find_visible(name)
         if entry is None:
             shown = name[:MAX_SHOWN_NAME_LENGTH]

@@ -18,7 +18,7 @@ from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
 from deepskills._middleware.request import build_section_input
 from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of
-from deepskills._middleware.state import LEFT_OUT, Trace, applied, whole_id
+from deepskills._middleware.state import LEFT_OUT, Trace, applied
 from deepskills._middleware.traces import MAX_TEXT, PARTIAL, find_calls, find_traces, find_uses, observe_turn
 from deepskills._middleware.visibility import apply_fixed_rules, find_view
 from deepskills._prompt.section import Section
@@ -445,7 +445,7 @@ def _explain_use(facts: _Facts, name: str) -> SkillStage:
     run, thread = facts.run, facts.thread
     files = [file["path"] for file in thread.resources.get(name, ())]
     record = thread.standing.records[name]
-    carrier = whole_id(record.get("message", ""))
+    carrier = record.get("message", "")
     places = {id(message): place for place, message in enumerate(thread.given)}
     start = next((place for place, message in enumerate(thread.given) if message.id == carrier), -1)
     later = [call for call in facts.calls if places[id(call[1])] > start]

@@ -84,7 +84,6 @@ from deepskills._middleware.state import (
     merged,
     new_message_id,
     note_update,
-    parts_of,
     unload_mark,
     unload_update,
 )
@@ -104,7 +103,6 @@ from deepskills._prompt.messages import (
     ARGUMENTS_DESCRIPTION,
     LOAD_DESCRIPTION,
     NAME_DESCRIPTION,
-    NEXT_TEXT,
     UNLOAD_DESCRIPTION,
     Reply,
     skill_block,
@@ -314,31 +312,27 @@ def _record_refusal(outcome: outcomes.Outcome, reply: Reply, entry: SkillEntry, 
 def _build_load_update(
     done: Sequence[tuple[outcomes.Loaded, Reply]], reply: Reply, trigger: Trigger, run: Run, tool: str | None
 ) -> dict[str, Any]:
-    """Return the update of loads: each text in a message of its own, or all in the one that answers a call."""
-    # Before any other middleware can touch a message: memory has each text as it was loaded. Ids are ours, so that
-    # records and messages agree before LangGraph has seen either.
-    for _, own in done:
+    """Return the update of loads: a call is answered with its skill's text, any other text has a message of its own.
+
+    What a call's skill requires waits until all calls of the turn are answered, as providers want answers together.
+    """
+    updates: list[dict[str, Any]] = []
+    for loaded, own in done:
+        # Before any other middleware can touch a message: memory has each text as it was loaded.
         run.settings.memory.keep_text(own.text)
-    if tool is None:
-        return merged(*(_build_pin_update(loaded, own.text, trigger, run) for loaded, own in done))
-    texts = [own.text for _, own in done]
-    if done[-1][1] is not reply:
-        # The skill itself was loaded before; the answer says so behind what came along.
-        texts.append(reply.text)
-    answer = tool_message(run, tool, replace(reply, text=NEXT_TEXT.join(texts)))
-    answer.id = new_message_id()
-    marks = [load_mark(loaded) for loaded, _ in done]
-    answer.additional_kwargs[MARK] = {**marks[0], "along": marks[1:]} if len(marks) > 1 else marks[0]
-    parts = parts_of(answer, len(texts), is_lost=False) if len(texts) > 1 else [answer]
-    updates = [load_update(loaded, part, run.thread, trigger) for (loaded, _), part in zip(done, parts, strict=False)]
-    return {**merged(*updates), "messages": [answer]}
-
-
-def _build_pin_update(loaded: outcomes.Loaded, text: str, trigger: Trigger, run: Run) -> dict[str, Any]:
-    message = _build_pin(loaded.prepared, text)
-    message.id = new_message_id()
-    message.additional_kwargs[MARK] = load_mark(loaded)
-    return load_update(loaded, message, run.thread, trigger)
+        waits = tool is not None and own is not reply
+        if tool is None or waits:
+            message: AnyMessage = build_pin(loaded.prepared.entry, own.text)
+        else:
+            message = tool_message(run, tool, own)
+        # Ids are ours, so that records and messages agree before LangGraph has seen either.
+        message.id = new_message_id()
+        message.additional_kwargs[MARK] = load_mark(loaded.prepared.name, record_of(loaded.prepared))
+        updates.append(load_update(loaded, message, run.thread, trigger, waits=waits))
+    if tool is not None and done[-1][1] is not reply:
+        # The skill itself was loaded before.
+        updates.append({"messages": [tool_message(run, tool, reply)]})
+    return merged(*updates)
 
 
 async def _check_requirements(request: LoadRequest, loads: Sequence[outcomes.Loaded], run: Run) -> str | None:
@@ -420,9 +414,8 @@ def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
     )
 
 
-def _build_pin(ready: Prepared, text: str) -> HumanMessage:
+def build_pin(entry: SkillEntry, text: str) -> HumanMessage:
     """Return a message that pins a skill, marked as deepagents' class marks it."""
-    entry = ready.entry
     about = {"name": entry.name, "path": entry.path, "description": entry.description}
     return HumanMessage(text, additional_kwargs={"lc_source": "pinned_skill", "skill": about})
 

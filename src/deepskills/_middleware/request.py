@@ -76,9 +76,7 @@ from deepskills._middleware.state import (
     LINGERING,
     UNDONE,
     Thread,
-    as_whole,
     fingerprint,
-    in_parts,
     lost_update,
     merged,
     without_key,
@@ -194,7 +192,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
     # 1. Carriers, by id.
-    messages = in_parts(thread.keyed(messages), thread.section("texts"), is_lost)
+    messages = thread.keyed(messages)
     carriers = find_carriers(messages, thread)
     if not carriers and not thread.standing.loaded:
         return Composition(_note(list(messages), thread.section("notes")))
@@ -271,8 +269,8 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
 
 
 def drop_keys(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: whole, and without the keys that only this library knows."""
-    return [without_key(message) for message in as_whole(messages)]
+    """Return messages as they go out: without the keys that only this library knows."""
+    return [without_key(message) for message in messages]
 
 
 def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -326,8 +324,7 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
     """
     found: dict[str, tuple[str, LoadRecord] | str] = {}
     unread = []
-    messages = in_parts(run.thread.messages, run.thread.section("texts"), is_lost)
-    history = {message.id: message for message in messages if message.id is not None}
+    history = {message.id: message for message in run.thread.messages if message.id is not None}
     for name in names:
         record = standing.records[name]
         message = history.get(record.get("message", ""))

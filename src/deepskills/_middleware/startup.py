@@ -27,13 +27,11 @@ from deepskills._middleware.reporting import log_overrides, log_problems
 from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
 from deepskills._middleware.state import (
     Mark,
-    SingleMark,
     SkillsStateUpdate,
     Thread,
     is_answered,
     mark_of,
     merged,
-    parts_of,
 )
 from deepskills._middleware.traces import build_hidden_update, build_shadows_update
 from deepskills._middleware.visibility import find_view
@@ -60,7 +58,7 @@ class _Claim:
     """What a message says it did to a loaded skill."""
 
     message: AnyMessage
-    mark: Mark | SingleMark
+    mark: Mark
 
     @property
     def key(self) -> Key:
@@ -175,9 +173,7 @@ def _find_claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     for message in reversed(messages):
         mark = mark_of(message)
         if mark is not None:
-            marks = [mark, *mark.get("along", ())]
-            parts = parts_of(message, len(marks), is_lost=False) if len(marks) > 1 else [message]
-            claims += [_Claim(part, own) for part, own in zip(parts, marks, strict=True)][::-1]
+            claims.append(_Claim(message, mark))
         if len(claims) >= MAX_CLAIMS:
             break
     return claims[::-1]

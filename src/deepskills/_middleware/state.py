@@ -11,7 +11,8 @@ Nothing outside this module looks at a private key itself.
   a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
 - `told`: by skill, the digest for which a put-back was reported, or `LEFT_OUT`.
 - `notes`: by message, texts to show `before` the message and at its `end`, in requests only.
-- `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`.
+- `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`; of one that is decided,
+  because a call of the model loaded what requires it, only the `message` with its `text` waits.
 - `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
   and the `turn`: the user's message until whose successor that holds.
 - `commands`: messages that began with a slash command, and whether it was carried out, so that none is twice.
@@ -36,7 +37,6 @@ import hashlib
 import itertools
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,7 +44,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_type_hints
 from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.graph.message import add_messages
@@ -52,7 +52,6 @@ from pydantic import ConfigDict, NonNegativeInt, Strict, TypeAdapter, Validation
 from typing_extensions import TypedDict
 
 from deepskills._loading.budget import Loaded, LoadedSkills, record_of
-from deepskills._prompt.messages import NEXT_TEXT
 from deepskills._types import (
     MAX_SHOWN_NAME_LENGTH,
     CatalogRecord,
@@ -299,6 +298,8 @@ class WaitingLoad(TypedDict):
 
     arguments: str
     trigger: Trigger
+    message: NotRequired[str]
+    text: NotRequired[str]
 
 
 class Permit(TypedDict):
@@ -622,21 +623,9 @@ class Mark(TypedDict):
     skill: str
     arguments: NotRequired[str]
     digest: NotRequired[str]
-    along: NotRequired[list["SingleMark"]]
-    """The further loads of a message that brought several skills in, in the order of their texts."""
 
 
-class SingleMark(TypedDict):
-    """What a mark says of one of several loads."""
-
-    event: Literal["load"]
-    skill: str
-    arguments: NotRequired[str]
-    digest: NotRequired[str]
-
-
-for _mark in (Mark, SingleMark):
-    with_config(ConfigDict(strict=True, extra="ignore"))(_mark)
+with_config(ConfigDict(strict=True, extra="ignore"))(Mark)
 _MARK: TypeAdapter[Mark] = TypeAdapter(Mark)
 
 
@@ -660,69 +649,7 @@ def fingerprint(text: str) -> str:
 
 def new_message_id() -> str:
     """Return the id of a message that carries a skill's text."""
-    return f"{_SKILL_MESSAGE}{uuid4()}"
-
-
-_SKILL_MESSAGE = "skill-"
-
-
-# A message that brought several skills in: a load with what it requires answers one call, so its texts share a message.
-# Each of them is unloaded, lost and put back on its own, so requests are composed as if each were a message of its
-# own: the last part has the message's id, the parts before it that id with `#` and a number.
-
-_PART = "#"
-
-
-def whole_id(message_id: str) -> str:
-    """Return the id of the message that a part belongs to."""
-    return message_id.partition(_PART)[0] if message_id.startswith(_SKILL_MESSAGE) else message_id
-
-
-def parts_of(message: AnyMessage, count: int, *, is_lost: bool) -> list[AnyMessage]:
-    """Return the texts of a message as messages of their own; of a message that lost its text each has lost it."""
-    texts = str(message.text).split(NEXT_TEXT)
-    if len(texts) != count:
-        # Another middleware changed it so that the parts cannot be told apart: all of it counts as the last one's.
-        texts = [str(message.text) if is_lost or place == count - 1 else "" for place in range(count)]
-    ids = [*(f"{message.id}{_PART}{place}" for place in range(count - 1)), message.id]
-    return [message.model_copy(update={"id": own, "content": text}) for own, text in zip(ids, texts, strict=True)]
-
-
-def in_parts(
-    messages: Sequence[AnyMessage], texts: Mapping[str, Any], is_lost: Callable[[AnyMessage], bool]
-) -> Sequence[AnyMessage]:
-    """Return messages in which each that brought several skills in is replaced by its parts."""
-    counts = Counter(whole for key in texts if (whole := whole_id(key)) != key)
-    if not counts:
-        return messages
-    result: list[AnyMessage] = []
-    for message in messages:
-        count = counts.get(message.id or "", 0)
-        result += parts_of(message, count + 1, is_lost=is_lost(message)) if count else [message]
-    return result
-
-
-def as_whole(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """Return messages in which parts are put together again, the reverse of `in_parts`."""
-    answers = {message.id for message in messages if isinstance(message, ToolMessage)}
-    parts: dict[str, list[AnyMessage]] = {}
-    for message in messages:
-        whole = whole_id(message.id or "")
-        if isinstance(message, ToolMessage) and whole != message.id and whole in answers:
-            parts.setdefault(whole, []).append(message)
-    if not parts:
-        return list(messages)
-    joined = {id(part) for own in parts.values() for part in own}
-    result: list[AnyMessage] = []
-    for message in messages:
-        own = parts.get(message.id or "", [])
-        if isinstance(message, ToolMessage) and own:
-            content = NEXT_TEXT.join(str(part.text) for part in (*own, message))
-            metadata = {key: value for part in (*own, message) for key, value in part.response_metadata.items()}
-            result.append(message.model_copy(update={"content": content, "response_metadata": metadata}))
-        elif id(message) not in joined:
-            result.append(message)
-    return result
+    return f"skill-{uuid4()}"
 
 
 def current_config() -> RunnableConfig:
@@ -739,10 +666,9 @@ def current_step() -> int:
     return step if isinstance(step, int) else 0
 
 
-def load_mark(outcome: Loaded) -> dict[str, Any]:
+def load_mark(name: str, record: LoadRecord) -> dict[str, Any]:
     """Return the mark of a message that brings a skill in."""
-    prepared = outcome.prepared
-    return {"event": "load", "skill": prepared.name, "arguments": prepared.arguments, "digest": prepared.digest}
+    return {"event": "load", "skill": name, "arguments": record.get("arguments", ""), "digest": record["digest"]}
 
 
 def unload_mark(name: str) -> dict[str, Any]:
@@ -750,8 +676,10 @@ def unload_mark(name: str) -> dict[str, Any]:
     return {"event": "unload", "skill": name}
 
 
-def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger) -> dict[str, Any]:
-    """Return the update of a load whose text `message` carries."""
+def load_update(
+    outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger, *, waits: bool = False
+) -> dict[str, Any]:
+    """Return the update of a load whose text `message` carries; one that waits enters before the next model call."""
     prepared, name = outcome.prepared, outcome.prepared.name
     record: LoadRecord = {
         **record_of(prepared),
@@ -762,10 +690,11 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
     }
     # Marks a text that no request has held yet (`_is_unseen` in `request.py`); outside a graph there are no steps.
     step = current_step()
-    if step:
+    if step and not waits:
         record["step"] = step
     if outcome.relies_on:
         record["relies_on"] = list(outcome.relies_on)
+    waiting = {"arguments": prepared.arguments, "trigger": trigger, "message": message.id, "text": str(message.text)}
     return {
         "skills_loaded": [name],
         "skill_resources": {name: prepared.inventory.resources},
@@ -774,12 +703,12 @@ def load_update(outcome: Loaded, message: AnyMessage, thread: Thread, trigger: T
             "texts": {message.id or "": {"skill": name}},
             # A new text starts over: what was reported, waiting or permitted for the old one no longer counts.
             "told": {name: None},
-            "loads": {name: None},
+            "loads": {name: waiting if waits else None},
             "permits": {name: None},
             "trail": {name: None},
             "uses": {name: None},
         },
-        "messages": [message],
+        **({} if waits else {"messages": [message]}),
     }
 
 
@@ -788,7 +717,7 @@ def unload_update(
 ) -> dict[str, Any]:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
-    context: dict[str, Any] = {"records": dict.fromkeys(gone), "told": dict.fromkeys(gone)}
+    context: dict[str, Any] = {section: dict.fromkeys(gone) for section in ("records", "told", "loads")}
     # Usually nothing special is recorded: a carrier whose skill has no record shows a notice by itself.
     if state is not None and standing is not None:
         context["texts"] = {
@@ -845,7 +774,7 @@ def forget_gone(thread: Thread) -> dict[str, Any]:
             known = {message.id for message in thread.messages if message.id}
             # A carrier that is gone from the messages still belongs to a loaded skill, which will be put back.
             known |= {record.get("message", "") for record in thread.standing.records.values()}
-        gone = [key for key in entries if whole_id(key) not in known and key not in known]
+        gone = [key for key in entries if key not in known]
         if len(gone) > MAX_GONE:
             update[section] = dict.fromkeys(gone)
     return {"skills_context": update} if update else {}

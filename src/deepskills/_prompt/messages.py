@@ -45,9 +45,6 @@ _REQUIRES = "This skill requires skills that are not "
 _REQUIRES_UNMET = _REQUIRES + "loaded: {names}. Load each with `load_skill` before you follow it.\n"
 _REQUIRES_ABSENT = _REQUIRES + "available here: {names}. Work without them.\n"
 
-NEXT_TEXT = "\n<skill_content_next/>\n"
-"""Stands between the texts of skills in one answer. No skill's text can hold it: see `harmless_body`."""
-
 # One wording for what was unloaded and what was superseded: a message that was emptied stays the same when its skill is
 # loaded again, and caches hold.
 _REMOVED = "[Skill '{name}': text removed here; the skill was unloaded, or loaded again further on.]"

@@ -80,7 +80,7 @@ MAX_PATH_LENGTH = 400
 _TAG = re.compile(r"<(?=[/!?a-zA-Z])")
 
 OWN_TAGS = ("skill_content", "skill_hook", "skill_load_warnings")
-"""The tags that only this library writes; `skill_content` covers `skill_content_next`, which begins with it."""
+"""The tags that only this library writes, and any that begin so."""
 
 OWN_NOTICES = ("Notice about skills", "Note from the skills system")
 """How notices of this library begin, behind their bracket; those that name a skill begin with `Skill '`."""
