@@ -62,8 +62,6 @@ from deepskills._middleware.end import (
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
-from deepskills._middleware.extra_tools import check_names, make_extra_tool
-from deepskills._middleware.loading import make_tools
 from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import hand_over, is_own_graph
 from deepskills._middleware.reporting import report_problems
@@ -87,6 +85,7 @@ from deepskills._middleware.tool_calls import (
     open_tool_call,
     read_disclosed,
 )
+from deepskills._middleware.tools import check_names, make_tool
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import conflict_in_deep_agent
@@ -546,8 +545,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     def _own_tools(self) -> list[BaseTool]:
         brought = [_callable_in_sync(tool) for extension in self._settings.extensions for tool in extension.tools(self)]
-        extra = [make_extra_tool(name, self._settings) for name in self._extra_tools]
-        return [*make_tools(self._settings), *extra, *brought]
+        own = [make_tool(name, self._settings) for name in (LOAD_TOOL, UNLOAD_TOOL, *self._extra_tools)]
+        return [*own, *brought]
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ Five things can break the agreement, and each has its rule:
 * *The same skill is loaded twice in a turn.* The second call finds it loaded by the first and answers `AlreadyLoaded`
   with `by_sibling`, since the text is in another answer of the same turn.
 * *A file changes while the calls run.* Then they would decide on different texts. So calls of one turn share what
-  they read (`prepare_in_turn` in `_middleware/loading.py`).
+  they read (`_prepare_in_turn` in `_middleware/tools.py`).
 
 A call that is executed again after an interrupt sees the same message and the same state: LangGraph applies the
 answers of a turn together. So it decides as it did before.
@@ -45,6 +45,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from deepskills._io.plan import is_missing_error
 from deepskills._loading.budget import (
     ASSUMED,
+    AlreadyLoaded,
     Budgets,
     Loaded,
     LoadedSkills,
@@ -206,6 +207,12 @@ def decide_in_turn(
     Returns its outcome, and the loads of what it requires, which come before it.
     """
     outcome, loads = decide_together(prepared, required, so_far.standing, budgets)
+    name = prepared.name
+    if isinstance(outcome, AlreadyLoaded) and so_far.standing.records.get(name) != before.records.get(name):
+        # An earlier call loads it, as far as is known here; where the file cannot be read, that is not known.
+        if outcome.unchecked:
+            return Unreadable(prepared.entry, outcome.unchecked), []
+        outcome = replace(outcome, by_sibling=True)
     all_loads = [*loads, *([outcome] if isinstance(outcome, Loaded) else [])]
     if not all_loads or not so_far.unloaded:
         return outcome, loads

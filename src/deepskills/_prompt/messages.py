@@ -97,14 +97,6 @@ def word_gone_notice(names: Sequence[str]) -> str:
 
 # Loading and unloading: descriptions of the tools, and every answer.
 
-LOAD_DESCRIPTION = """Load a skill: bring its full instructions and the list of its files into the conversation.
-
-Call this before you start on a task that a skill fits, then follow the instructions."""
-
-UNLOAD_DESCRIPTION = (
-    """Unload a skill whose work is done, to make room for others. It can be loaded again at any time."""
-)
-
 NAME_DESCRIPTION = "The skill's name, exactly as it was given to you."
 
 ARGUMENTS_DESCRIPTION = "What the skill is to be started with, if it takes arguments. Leave it out otherwise."
@@ -393,15 +385,19 @@ def _inventory_lines(inventory: Inventory) -> list[str]:
     return lines
 
 
-# The extra tools: descriptions, and their answers.
+# The tools: descriptions, and the answers of the extra ones.
 
 DESCRIPTIONS = {
+    "load_skill": """Load a skill: bring its full instructions and the list of its files into the conversation.
+
+Call this before you start on a task that a skill fits, then follow the instructions.""",
+    "unload_skill": "Unload a skill whose work is done, to make room for others. It can be loaded again at any time.",
     "search_skills": "Search all skills by what they are for. Use it when the list of skills is long or cut short.",
     "list_skill_assets": "List the files of a skill: its scripts, references and assets.",
     "load_skill_asset": "Read a file of a skill: text, an image, audio or a PDF file.",
     "get_skill_script_path": "Get the path by which a script of a skill can be run.",
 }
-"""The extra tools by name."""
+"""The tools by name."""
 
 QUERY = "What the skill should be about, in a few words."
 RESULTS = "How many results to show."

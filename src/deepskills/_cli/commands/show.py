@@ -115,8 +115,8 @@ def tool_definitions() -> Iterator[dict[str, dict[str, object]]]:
     name = {"description": words.NAME_DESCRIPTION, "type": "string"}
     arguments = {"default": "", "description": words.ARGUMENTS_DESCRIPTION, "type": "string"}
     given = {"skill_name": name, "arguments": arguments}
-    yield _definition("load_skill", words.LOAD_DESCRIPTION, given)
-    yield _definition("unload_skill", words.UNLOAD_DESCRIPTION, {"skill_name": name})
+    yield _definition("load_skill", words.DESCRIPTIONS["load_skill"], given)
+    yield _definition("unload_skill", words.DESCRIPTIONS["unload_skill"], {"skill_name": name})
 
 
 def _definition(name: str, description: str, properties: dict[str, dict[str, str]]) -> dict[str, dict[str, object]]:
