@@ -365,13 +365,16 @@ class Pause(Call[None]):
 
 async def unwrap(call: Call[ReplyT]) -> ReplyT:
     """Make a call of our own code; what it raises is raised here as it is, not as `CallFailed`."""
-    try:
-        return await call
-    # A failure without an exception, such as a late call, has nothing else to raise.
-    except CallFailed as failure:
-        if failure.failed.error is None:
-            raise
-        raise failure.failed.error from None
+    reply: ReplyT | Failed = await Attempt(call)
+    return unwrap_reply(reply)
+
+
+def unwrap_reply(reply: ReplyT | Failed) -> ReplyT:
+    """Return a reply; what a failed call raised is raised as it is, with its own cause."""
+    if isinstance(reply, Failed):
+        # A failure without an exception, such as a late call, has nothing else to raise.
+        raise reply.error or CallFailed(reply)
+    return reply
 
 
 LARGE = 250

@@ -22,7 +22,7 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
     hook_config,
 )
-from langchain_core.messages import AnyMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.runtime import Runtime, get_runtime
@@ -54,28 +54,23 @@ from deepskills._middleware.config import (
 from deepskills._middleware.end import (
     add_end_hooks,
     ask_to_end,
-    asks_at_end,
     find_newest_answer,
     open_checks,
-    record_answer,
 )
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
-from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import hand_over, is_own_graph
-from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
-    drop_keys,
-    open_call,
-    prepare_call,
+    append_section,
+    call_model,
+    prepare_messages,
     render_section,
-    report_composition,
     section_in_use,
 )
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.startup import start
-from deepskills._middleware.state import SkillsState, SkillsStateUpdate, merged, with_own_keys
+from deepskills._middleware.state import SkillsState, SkillsStateUpdate, with_own_keys
 from deepskills._middleware.tool_calls import (
     CallRun,
     ToolCall,
@@ -260,14 +255,14 @@ class Services:
         text once and no unloaded skill's. `model` is the chat model that they go to, which decides what `"auto"` means.
         """
         run = Run(self._settings, state, runtime)
-        return run.perform(_prepare_messages(run, self._section, model))
+        return run.perform(prepare_messages(run, self._section, model))
 
     async def amodel_messages(
         self, state: Mapping[str, Any], runtime: object, model: object = None
     ) -> tuple[list[AnyMessage], dict[str, Any]]:
         """Return what to send to the model from a graph of your own, without blocking; see `model_messages`."""
         run = Run(self._settings, state, runtime)
-        return await run.aperform(_prepare_messages(run, self._section, model))
+        return await run.aperform(prepare_messages(run, self._section, model))
 
     def send_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
         """Tell, in a graph of your own, whether the model's answer must not end its turn yet, with the state update.
@@ -326,41 +321,6 @@ class Services:
         run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
         run.tool_origins = read_disclosed(state)
         return run
-
-
-def _remember(response: ExtendedModelResponse[ResponseT], run: Run) -> ExtendedModelResponse[ResponseT]:
-    """Return a response that tells the end of the turn what the model said, where an extension asks there."""
-    if not asks_at_end(run.settings.extensions):
-        return response
-    given: Any = response.command.update if response.command is not None else {}
-    update = merged(given, record_answer(response.model_response))
-    return ExtendedModelResponse(model_response=response.model_response, command=Command(update=update))
-
-
-async def _prepare_messages(
-    run: Run, section: Section | None, model: object
-) -> tuple[list[AnyMessage], dict[str, Any]]:
-    run.model = facts_of(model, run.thread)
-    prepared = await prepare_call(run.state["messages"], run, section)
-    composed = prepared.composed
-    report_composition(composed, run)
-    facts = run.model.update_from(run.thread.model)
-    update = merged(composed.update, run.collected, facts, report_problems(run))
-    messages = fit_media(drop_keys(composed.messages), model)
-    if not prepared.section:
-        return messages, update
-    first = messages[0] if messages else None
-    if isinstance(first, SystemMessage):
-        return [append_section(first, prepared.section), *messages[1:]], update
-    return [SystemMessage(prepared.section), *messages], update
-
-
-def append_section(message: SystemMessage | None, section: str) -> SystemMessage:
-    """Return a system message with the section at its end."""
-    # Content blocks, not text: a host's cache marks on its blocks would be lost in a string.
-    blocks: list[Any] = list(message.content_blocks) if message is not None else []
-    text = f"\n\n{section}" if blocks else section
-    return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
 
 
 # `SkillsMiddleware`: settings and hooks, each hook a few lines.
@@ -621,32 +581,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         run = Run(self._settings, request.state, request.runtime)
-        plan = open_call(request, run, self._section, self._tool_source)
-        model_call = run.perform(plan)
-
-        def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
-            outgoing = run.perform(model_call.complete(changed))
-            try:
-                with model_call.describe():
-                    response = handler(outgoing)
-            except Exception as error:
-                run.perform(model_call.report_end(outgoing, None, error))
-                raise
-            run.perform(model_call.report_end(outgoing, response))
-            return response
-
-        with model_call.in_context():
-            try:
-                # deepagents' hook adds the tools of skills and calls `modify_request`.
-                response = super().wrap_model_call(model_call.request(), call)
-            except Exception as error:
-                again = model_call.second_request(error)
-                if again is None:
-                    raise
-                # Once: if even that is refused, the call fails as it would without us.
-                response = super().wrap_model_call(again, call)
-        return _remember(model_call.finish(response), run)
+        return run.perform(call_model(request, run, self._section, self._tool_source, super().wrap_model_call, handler))
 
     async def awrap_model_call(
         self,
@@ -655,30 +590,9 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
     ) -> ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]:
         """Show the model its skills: the section, the text of each loaded one, and the tools of those in use."""
         run = Run(self._settings, request.state, request.runtime)
-        plan = open_call(request, run, self._section, self._tool_source)
-        model_call = await run.aperform(plan)
-
-        # The same steps as above, and for the same reasons.
-        async def call(changed: ModelRequest[ContextT]) -> ModelResponse[ResponseT]:
-            outgoing = await run.aperform(model_call.complete(changed))
-            try:
-                with model_call.describe():
-                    response = await handler(outgoing)
-            except Exception as error:
-                await run.aperform(model_call.report_end(outgoing, None, error))
-                raise
-            await run.aperform(model_call.report_end(outgoing, response))
-            return response
-
-        with model_call.in_context():
-            try:
-                response = await super().awrap_model_call(model_call.request(), call)
-            except Exception as error:
-                again = model_call.second_request(error)
-                if again is None:
-                    raise
-                response = await super().awrap_model_call(again, call)
-        return _remember(model_call.finish(response), run)
+        return await run.aperform(
+            call_model(request, run, self._section, self._tool_source, super().awrap_model_call, handler)
+        )
 
     def wrap_tool_call(
         self,

@@ -32,30 +32,31 @@ And the bytes are the same from call to call: texts go back into their own messa
 and notes are tied to message ids, so that provider prompt caches hold.
 
 If the model refuses the request for its length, it is tried once more without what was put back, and if it refuses
-media of a skill, without those (`ModelCall`). Each call is made twice at most.
+media of a skill, without those (`call_model`). Each call is made twice at most.
 """
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from typing import Any, TypeAlias
 
-from langchain.agents.middleware.types import ContextT, ExtendedModelResponse, ModelRequest, ModelResponse, ResponseT
+from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.errors import GraphBubbleUp
+from langchain_core.tools import BaseTool
 from langgraph.types import Command
 
 from deepskills._catalog.catalog import include_names
 from deepskills._errors import SkillsError
 from deepskills._io.backends import describe, refuses_writes, shows_other_files
 from deepskills._io.drivers import await_if_needed
-from deepskills._io.plan import Failed, in_worker
+from deepskills._io.plan import Ask, Attempt, Failed, in_worker, unwrap_reply
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
 from deepskills._middleware.chat_models import facts_of, is_overflow
+from deepskills._middleware.end import asks_at_end, record_answer
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import (
@@ -85,7 +86,6 @@ from deepskills._middleware.state import (
 from deepskills._middleware.tool_calls import (
     DISCLOSED,
     InUse,
-    Resolution,
     ToolSource,
     bind_skill_tools,
     find_acceptance,
@@ -552,25 +552,49 @@ section_in_use: ContextVar[str | None] = ContextVar("deepskills_section", defaul
 """The skills section of the model call that is being made, rendered before deepagents' class asks for it."""
 
 
-async def prepare_call(messages: Sequence[AnyMessage], run: Run, section: Section | None) -> "PreparedCall":
-    """Compose the messages of a request, and find out what its section and tools depend on."""
-    view = await find_view(run)
+async def compose_with_section(
+    messages: Sequence[AnyMessage], run: Run, template: Section | None
+) -> tuple[Composition, str]:
+    """Return the messages of a request, and the section that goes with them."""
+    await find_view(run)
     prefix: dict[str, str] = {}
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
     if run.lets_linger:
-        prefix = _describe_prefix(messages, (await _render_off_loop(section, run, run.thread.standing.loaded)))
+        prefix = _describe_prefix(messages, (await _render_off_loop(template, run, run.thread.standing.loaded)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = await compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
         composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
-    # A skill whose text was lost just now no longer brings its tools.
-    granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
-    use = split_by_disclosure(composed.messages, granting, find_disclosed_skills(run))
     # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
-    text = await _render_off_loop(section, run, composed.shown)
-    return PreparedCall(composed, use, text, bool(view.visible))
+    return composed, await _render_off_loop(template, run, composed.shown)
+
+
+async def prepare_messages(
+    run: Run, template: Section | None, model: object
+) -> tuple[list[AnyMessage], dict[str, Any]]:
+    """Return what a graph of one's own sends to a model, and the update of state that goes with it."""
+    run.model = facts_of(model, run.thread)
+    composed, section = await compose_with_section(run.state["messages"], run, template)
+    report_composition(composed, run)
+    facts = run.model.update_from(run.thread.model)
+    update = merged(composed.update, run.collected, facts, report_problems(run))
+    messages = fit_media(drop_keys(composed.messages), model)
+    if not section:
+        return messages, update
+    first = messages[0] if messages else None
+    if isinstance(first, SystemMessage):
+        return [append_section(first, section), *messages[1:]], update
+    return [SystemMessage(section), *messages], update
+
+
+def append_section(message: SystemMessage | None, section: str) -> SystemMessage:
+    """Return a system message with the section at its end."""
+    # Content blocks, not text: a host's cache marks on its blocks would be lost in a string.
+    blocks: list[Any] = list(message.content_blocks) if message is not None else []
+    text = f"\n\n{section}" if blocks else section
+    return SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
 
 
 async def _render_off_loop(section: Section | None, run: Run, loaded: Sequence[str]) -> str:
@@ -640,20 +664,23 @@ def _replace_list(run: Run) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class PreparedCall:
-    """What a model call needs to know of skills before its tools are resolved."""
-
-    composed: Composition
-    use: InUse
-    section: str
-    has_visible_skills: bool
+ModelResult: TypeAlias = ModelResponse[Any] | ExtendedModelResponse[Any]
+"""What a model call gives."""
 
 
-async def open_call(
-    request: ModelRequest[ContextT], run: Run, section: Section | None, source: ToolSource
-) -> "ModelCall[ContextT]":
-    """Prepare one model call: its messages, its section, and the tools of the skills in use."""
+async def call_model(
+    request: ModelRequest[Any],
+    run: Run,
+    template: Section | None,
+    source: ToolSource,
+    hook: Callable[..., Any],
+    handler: Callable[..., Any],
+) -> ExtendedModelResponse[Any]:
+    """Make one model call with skills: the section, the text of each loaded one, and the tools of those in use.
+
+    `hook` is that of deepagents' class, which adds section and tools, and calls what it is given in its turn. If the
+    call fails, it is made once more without what the model had no room for or does not take.
+    """
     # deepagents has summarized, and the request does not begin with its summary: our hook runs before its, so what we
     # put back would be summarized away again.
     if isinstance(run.state.get(_SUMMARIZED), dict) and not any(map(is_summary, request.messages[:2])):
@@ -661,37 +688,49 @@ async def open_call(
     run.model = facts_of(request.model, run.thread)
     run.agent_tools = select_spoken_tools(getattr(tool, "name", None) for tool in request.tools)
     run.workspace = workspace_of(request.tools)
-    prepared = await prepare_call(request.messages, run, section)
-    names = find_needed_names(prepared.use, request.tools)
-    resolutions = await source.resolve(names, request.runtime)
-    return ModelCall(request, run, prepared, resolutions, section)
+    composed, section = await compose_with_section(request.messages, run, template)
+    # A skill whose text was lost just now no longer brings its tools.
+    granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
+    use = split_by_disclosure(composed.messages, granting, find_disclosed_skills(run))
+    found = await source.resolve(find_needed_names(use, request.tools), request.runtime)
+    call = _ModelCall(
+        request, run, template, composed, section, use, {name: each.tools for name, each in found.items()}
+    )
+
+    def send(changed: ModelRequest[Any]) -> Any:  # noqa: ANN401 - the response, or what gives it
+        # Extensions come last, behind deepagents' hook, so that they judge the tools which really go out.
+        return run.perform_inside(call.send(changed, handler))
+
+    with call.in_context():
+        response = await Attempt(Ask(lambda: hook(call.build_request(), send)))
+        again = call.second_request(response.error) if isinstance(response, Failed) else None
+        if again is not None:
+            # Once: if even that is refused, the call fails as it would without us.
+            response = await Attempt(Ask(lambda: hook(again, send)))
+    return call.finish(unwrap_reply(response))
 
 
-class ModelCall(Generic[ContextT]):
+@dataclass
+class _ModelCall:
     """One model call."""
 
-    def __init__(
-        self,
-        request: ModelRequest[ContextT],
-        run: Run,
-        prepared: PreparedCall,
-        resolutions: Mapping[str, Resolution],
-        template: Section | None,
-    ) -> None:
-        self._template = template
-        self._request = request
-        self._run = run
-        self._composed = prepared.composed
-        self._use = prepared.use
-        self._section = prepared.section
-        self._replaced: list[ToolMessage] = []
-        """Messages whose media the model refused."""
-        self._went_out: list[AnyMessage] = []
-        self._resolved = {name: found.tools for name, found in resolutions.items()}
-        accepts = find_acceptance(request.model)
-        tools, self._record = bind_skill_tools(request.tools, prepared.use, self._resolved, accepts)
-        thread, unused = run.thread, set()
-        if not prepared.has_visible_skills:
+    request: ModelRequest[Any]
+    run: Run
+    template: Section | None
+    composed: Composition
+    section: str
+    use: InUse
+    resolved: Mapping[str, Sequence[BaseTool]]
+    replaced: list[ToolMessage] = field(default_factory=list)
+    """Messages whose media the model refused."""
+
+    went_out: list[AnyMessage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        request, run = self.request, self.run
+        tools, self.record = bind_skill_tools(request.tools, self.use, self.resolved, find_acceptance(request.model))
+        thread, unused = run.thread, set[str | None]()
+        if not run.known_view.visible:
             # Skills exist, and none for the model: offering the tool would only reveal that something is hidden.
             if run.known_view.catalog.entries:
                 unused.add(LOAD_TOOL)
@@ -701,114 +740,113 @@ class ModelCall(Generic[ContextT]):
         # The one call of a skill that only the user could start.
         if thread.section("permits"):
             unused.discard(LOAD_TOOL)
-        self._tools = [item for item in tools if tool_name(item) not in unused]
+        self.tools = [item for item in tools if tool_name(item) not in unused]
 
     @contextmanager
     def in_context(self) -> Iterator[None]:
         """Answer deepagents' questions for tools and for the section from what was found for this call."""
-        tools, section = resolved_tools.set(self._resolved), section_in_use.set(self._section)
+        tools, section = resolved_tools.set(self.resolved), section_in_use.set(self.section)
         try:
             yield
         finally:
             resolved_tools.reset(tools)
             section_in_use.reset(section)
 
-    def request(self) -> ModelRequest[ContextT]:
+    def build_request(self) -> ModelRequest[Any]:
         """Return the request with every loaded skill's text and tools."""
         # deepagents' hook reads this key to find skill tools. It gets only skills that may use theirs, whatever a
         # caller wrote there.
-        state: Any = {**self._request.state, "skills_metadata": self._use.shown_to_deepagents()}
-        return self._request.override(messages=self._composed.messages, tools=self._tools, state=state)
+        state: Any = {**self.request.state, "skills_metadata": self.use.shown_to_deepagents()}
+        return self.request.override(messages=self.composed.messages, tools=self.tools, state=state)
 
-    def bare_request(self) -> ModelRequest[ContextT]:
-        """Return the request without the texts that were put back; from now on the call is one without them."""
-        run = self._run
-        sizes = [size for size in (run.model.refused, self._composed.size) if size is not None]
-        run.model = replace(run.model, refused=min(sizes))
-        self._composed = self._composed.without_put_back(run.thread.standing, run.thread.section("told"))
-        self._section = render_section(self._template, self._run, self._composed.shown)
-        section_in_use.set(self._section)
-        return self.request()
-
-    def second_request(self, error: Exception) -> ModelRequest[ContextT] | None:
+    def second_request(self, error: BaseException | None) -> ModelRequest[Any] | None:
         """Return the request to make after one that failed, without what the model had no room for or does not take."""
-        if self._composed.bare is not None and is_overflow(error):
-            return self.bare_request()
-        if find_media_messages(self._went_out) and may_refuse_media(error):
-            messages, self._replaced = leave_out_media(self._composed.messages)
-            if self._replaced:
-                return self.request().override(messages=messages)
+        run = self.run
+        if not isinstance(error, Exception):
+            return None
+        if self.composed.bare is not None and is_overflow(error):
+            sizes = [size for size in (run.model.refused, self.composed.size) if size is not None]
+            run.model = replace(run.model, refused=min(sizes))
+            # From now on the call is one without the texts that were put back.
+            self.composed = self.composed.without_put_back(run.thread.standing, run.thread.section("told"))
+            self.section = render_section(self.template, run, self.composed.shown)
+            section_in_use.set(self.section)
+            return self.build_request()
+        if find_media_messages(self.went_out) and may_refuse_media(error):
+            messages, self.replaced = leave_out_media(self.composed.messages)
+            if self.replaced:
+                return self.build_request().override(messages=messages)
         return None
 
-    async def complete(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
-        """Return the request as it goes out: the state as it is, and what extensions change.
+    async def send(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> ModelResult:
+        """Call the handler with the request as extensions change it, and show them how that ended.
 
         Raises:
             SkillsError: If an extension that protects failed.
         """
+        run = self.run
         # The state that was made up for deepagents' hook stays inside: extensions and inner hooks see the real one.
-        request = request.override(state=self._request.state)
-        run = self._run
+        request = request.override(state=self.request.state)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
         included = {name for entry in run.use.granting for name in include_names(entry)}
-        run.tool_origins = {tool: name for tool, name in self._record.items() if name in included}
+        run.tool_origins = {tool: name for tool, name in self.record.items() if name in included}
         run.skill_tools = frozenset(run.tool_origins)
         changed = await change_request(request, run)
         if isinstance(changed, Failed):
             raise SkillsError(changed.reason)
         if changed.model is not request.model:
             changed = self._for_model(changed)
-        self._went_out = fit_media(drop_keys(changed.messages), changed.model)
-        return changed.override(messages=self._went_out)
+        self.went_out = fit_media(drop_keys(changed.messages), changed.model)
+        outgoing = changed.override(messages=self.went_out)
+        with describe_to_tracers(run):
+            # An interrupt passes by: it is not an end, and the same call is made again when the run resumes.
+            response: Any = await Attempt(Ask(lambda: handler(outgoing)))
+        error: Any = response.error if isinstance(response, Failed) else None
+        inner = None if isinstance(response, Failed) else _bare_response(response)
+        shown, put_back = frozenset(self.composed.shown), frozenset(self.composed.reattached)
+        await call_extensions("after_model", run, ModelCallReport(outgoing, inner, error, shown, put_back))
+        result: ModelResult = unwrap_reply(response)
+        return result
 
-    def _for_model(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
+    def _for_model(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return a request whose section is that for the model which an extension chose."""
-        run, section = self._run, self._section
+        run, section = self.run, self.section
         run.model = facts_of(request.model, run.thread)
-        self._section = render_section(self._template, run, self._composed.shown)
+        self.section = render_section(self.template, run, self.composed.shown)
         message = request.system_message
-        if message is None or self._section == section:
+        if message is None or self.section == section:
             return request
         blocks: list[Any] = [
-            {**block, "text": block["text"].removesuffix(section) + self._section}
+            {**block, "text": block["text"].removesuffix(section) + self.section}
             if block["type"] == "text" and block["text"].endswith(section)
             else block
             for block in message.content_blocks
         ]
         return request.override(system_message=SystemMessage(content_blocks=blocks))
 
-    def describe(self) -> AbstractContextManager[None]:
-        """Let tracers see the skills of the call that is made inside."""
-        return describe_to_tracers(self._run)
-
-    async def report_end(
-        self,
-        request: ModelRequest[ContextT],
-        response: ModelResponse[Any] | ExtendedModelResponse[Any] | None,
-        error: Exception | None = None,
-    ) -> None:
-        """Show the extensions how the call ended; an interrupted call has not ended."""
-        # An interrupt is not an end: the same call is made again when the run resumes.
-        if not isinstance(error, GraphBubbleUp):
-            inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
-            composed = self._composed
-            report = ModelCallReport(request, inner, error, frozenset(composed.shown), frozenset(composed.reattached))
-            await call_extensions("after_model", self._run, report)
-
-    def finish(
-        self, response: ModelResponse[ResponseT] | ExtendedModelResponse[ResponseT]
-    ) -> ExtendedModelResponse[ResponseT]:
+    def finish(self, response: ModelResult) -> ExtendedModelResponse[Any]:
         """Return the response with what this call changes in state, and report what became of lost texts."""
-        report_composition(self._composed, self._run)
+        run, composed, inner = self.run, self.composed, _bare_response(response)
+        report_composition(composed, run)
         command = response.command if isinstance(response, ExtendedModelResponse) else None
         before = command.update if command is not None and isinstance(command.update, dict) else {}
         # Sorted: the same tools give the same checkpoint, in whichever order they were found.
-        record = dict(sorted({**before.get(DISCLOSED, {}), **self._record}.items()))
-        inner = response.model_response if isinstance(response, ExtendedModelResponse) else response
-        facts = self._run.model.update_from(self._run.thread.model)
-        media = {"messages": [message for message in self._replaced if message.id]} if self._replaced else {}
-        update = merged(before, self._composed.update, facts, media, self._run.collected, report_problems(self._run))
+        record = dict(sorted({**before.get(DISCLOSED, {}), **self.record}.items()))
+        replaced = [message for message in self.replaced if message.id]
+        update = merged(
+            before,
+            composed.update,
+            run.model.update_from(run.thread.model),
+            {"messages": replaced} if replaced else {},
+            run.collected,
+            report_problems(run),
+            record_answer(inner) if asks_at_end(run.settings.extensions) else {},
+        )
         return ExtendedModelResponse(model_response=inner, command=Command(update={**update, DISCLOSED: record}))
+
+
+def _bare_response(response: ModelResult) -> ModelResponse[Any]:
+    return response.model_response if isinstance(response, ExtendedModelResponse) else response
 
 
 def report_composition(composed: Composition, run: Run) -> None:

@@ -24,7 +24,7 @@ Hooks of a resumed run come here too, without the start of a run before them, so
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -283,6 +283,10 @@ class Run:
         """Perform a plan on the backend of this run, without blocking."""
         self.is_async = True
         return await adrive(plan, self._backend, self.settings.backend_timeout, self.settings.fixed_backend)
+
+    def perform_inside(self, plan: Plan[ResultT]) -> ResultT | Coroutine[Any, Any, ResultT]:
+        """Perform a plan inside another one, as that is performed: an async run gets an awaitable."""
+        return self.aperform(plan) if self.is_async else self.perform(plan)
 
     async def perform_in_thread(self, make: Callable[[], Plan[ResultT]]) -> ResultT:
         """Perform a plan of a sync run, for a task on the bridge's loop: the sync methods would block that loop."""
