@@ -60,7 +60,7 @@ from deepskills._middleware.end import (
 from deepskills._middleware.explain import SkillExplanation, explain_skills
 from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, SkillExtension
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
-from deepskills._middleware.nesting import hand_over, is_own_graph
+from deepskills._middleware.nesting import is_own_graph
 from deepskills._middleware.request import (
     append_section,
     call_model,
@@ -72,12 +72,10 @@ from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.startup import start
 from deepskills._middleware.state import SkillsState, SkillsStateUpdate, with_own_keys
 from deepskills._middleware.tool_calls import (
-    CallRun,
-    ToolCall,
     ToolSource,
     add_guard,
     answer_from_context,
-    open_tool_call,
+    call_tool,
     read_disclosed,
 )
 from deepskills._middleware.tools import check_names, make_tool
@@ -600,13 +598,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        run = CallRun(self._settings, request)
-        opened = run.perform(open_tool_call(request, run, self._tool_source))
-        if not isinstance(opened, ToolCall):
-            return opened
-        with hand_over(request.tool_call["name"], run):
-            result = handler(opened.request)
-        return run.perform(opened.review(result))
+        run = Run(self._settings, request.state, request.runtime, request.tool_call)
+        return run.perform(call_tool(request, run, self._tool_source, handler))
 
     async def awrap_tool_call(
         self,
@@ -614,13 +607,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
         """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
-        run = CallRun(self._settings, request)
-        opened = await run.aperform(open_tool_call(request, run, self._tool_source))
-        if not isinstance(opened, ToolCall):
-            return opened
-        with hand_over(request.tool_call["name"], run):
-            result = await handler(opened.request)
-        return await run.aperform(opened.review(result))
+        run = Run(self._settings, request.state, request.runtime, request.tool_call)
+        return await run.aperform(call_tool(request, run, self._tool_source, handler))
 
     def _note_own_catalog(self, run: Run) -> None:
         """Report that a subclass wrote a catalog of its own, which deepagents' class would use and this does not."""

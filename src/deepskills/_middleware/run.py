@@ -32,6 +32,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from deepagents.backends import BackendProtocol
+from langchain_core.messages import ToolCall
 from langgraph.prebuilt import ToolRuntime
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, Catalog, Readings, SkillEntry, Visibility
@@ -40,10 +41,11 @@ from deepskills._catalog.lookup import Broken, Unknown, explain_missing, find_br
 from deepskills._io.bridge import awaiting
 from deepskills._io.drivers import adrive, await_if_needed, drive, in_thread
 from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
-from deepskills._loading.budget import Budgets
+from deepskills._loading.budget import Budgets, Unloaded, decide_unload
 from deepskills._middleware.config import CACHING_PROVIDERS, WINDOW_SHARE, Invocation, Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, overrides
 from deepskills._middleware.state import LINGERING, Thread, current_config, extension_section, merged
+from deepskills._middleware.turn import turn_of
 from deepskills._prompt.section import visible
 from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem
@@ -224,11 +226,19 @@ def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any
 class Run:
     """One hook's or tool call's knowledge of its run; made for each call, kept for none."""
 
-    def __init__(self, settings: Settings, state: Mapping[str, Any], runtime: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        settings: Settings,
+        state: Mapping[str, Any],
+        runtime: Any,  # noqa: ANN401 - LangGraph's, or a tool's
+        call: ToolCall | None = None,
+    ) -> None:
         self.settings = settings
         self.state = state
         self.thread = Thread.of(state)
         self._runtime = runtime
+        self._call = call
+        """The tool call that this run is about."""
         self.is_async = True
         """Whether plans are performed on async methods; known from the first that was."""
         self.problems: list[SkillProblem] = []
@@ -363,8 +373,26 @@ class Run:
 
     @property
     def loaded(self) -> list[LoadedSkill]:
-        """The skills in use, in load order."""
-        return self.use.skills
+        """The skills in use, in load order; to a tool call, loads and unloads before it in its turn count as done."""
+        call, standing = self._call, self.thread.standing
+        earlier = turn_of(self.state, call["id"], call["name"], call["args"]).earlier if call is not None else ()
+        if not earlier:
+            return self.use.skills
+        inherited = [skill for skill in self.use.skills if skill.is_inherited]
+        found = {skill.entry.name: skill for skill in self.use.skills if not skill.is_inherited}
+        for other in earlier:
+            if other.kind == "unload":
+                outcome = decide_unload(other.name, standing)
+                # What this very turn loads is not unloaded again here: its limits are assumed to hold, also if
+                # the calls are refused.
+                if isinstance(outcome, Unloaded):
+                    found.pop(outcome.name, None)
+            elif (entry := self.known_view.find_visible(other.name)) is not None:
+                before = found.get(entry.name)
+                # Other arguments are another load, which is not done yet; without any the skill stays as it is.
+                if before is None or (other.arguments.strip() and other.arguments != before.arguments):
+                    found[entry.name] = self.limited(LoadedSkill(entry, other.arguments, "model", 0, is_recent=True))
+        return [*inherited, *found.values()]
 
     @property
     def seen(self) -> list[SkillEntry]:

@@ -1,7 +1,7 @@
 """Tool calls of an agent with skills: the tools that skills bring along, and what happens around every call.
 
 1. Which of the tools that skills include are callable in a turn, and how their names are resolved.
-2. Any tool call (`open_tool_call`): a skill's own tool is found, and extensions judge the call and see its result.
+2. Any tool call (`call_tool`): a skill's own tool is found, and extensions judge the call and see its result.
 3. The guard for skills that were served from elsewhere (`ServedSkills`).
 """
 
@@ -23,11 +23,9 @@ from langgraph.types import interrupt
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._files.paths import path_of_call
 from deepskills._io.backends import is_backend, serves_skills
-from deepskills._io.plan import Ask, Attempt, Failed, together
-from deepskills._loading.budget import Unloaded, decide_unload
+from deepskills._io.plan import Ask, Attempt, Failed, together, unwrap
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import (
-    LoadedSkill,
     Refuse,
     SkillExtension,
     SkillLoad,
@@ -40,6 +38,7 @@ from deepskills._middleware.extension_calls import (
     decide_by_extensions,
     with_changes,
 )
+from deepskills._middleware.nesting import hand_over
 from deepskills._middleware.run import Run, brought_update, find_disclosed_skills
 from deepskills._middleware.state import (
     LINGERING,
@@ -270,63 +269,10 @@ def read_disclosed(state: Mapping[str, Any]) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------------------------
 
 
-class CallRun(Run):
-    """A tool call's run: loads and unloads that stand before it in its turn count as done."""
-
-    def __init__(self, settings: Settings, request: ToolCallRequest) -> None:
-        super().__init__(settings, request.state, request.runtime)
-        self._call = request.tool_call
-
-    @property
-    def loaded(self) -> list[LoadedSkill]:
-        """The skills in use once the earlier calls of the turn are done."""
-        inherited = [skill for skill in super().loaded if skill.is_inherited]
-        found = {skill.entry.name: skill for skill in super().loaded if not skill.is_inherited}
-        standing = self.thread.standing
-        own = self._call
-        for call in turn_of(self.state, own["id"], own["name"], own["args"]).earlier:
-            if call.kind == "unload":
-                outcome = decide_unload(call.name, standing)
-                # What this very turn loads is not unloaded again here: its limits are assumed to hold, also if
-                # the calls are refused.
-                if isinstance(outcome, Unloaded):
-                    found.pop(outcome.name, None)
-            elif (entry := self.known_view.find_visible(call.name)) is not None:
-                before = found.get(entry.name)
-                # Other arguments are another load, which is not done yet; without any the skill stays as it is.
-                if before is None or (call.arguments.strip() and call.arguments != before.arguments):
-                    found[entry.name] = self.limited(LoadedSkill(entry, call.arguments, "model", 0, is_recent=True))
-        return [*inherited, *found.values()]
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call that may run, and who looks at its result."""
-
-    request: ToolCallRequest
-    run: Run
-    is_judged: bool
-    """Whether an extension looks at this call."""
-
-    discloses: SkillEntry | None = None
-    """The skill whose tools become callable if this call, a `read_file`, succeeds."""
-
-    async def review(self, result: ToolResult) -> ToolResult:
-        """Return the call's result after the extensions have seen it."""
-        # A failed read has shown nothing.
-        if self.discloses is not None and isinstance(result, ToolMessage) and result.status != "error":
-            self.run.collect({"skills_context": {"disclosed": {self.discloses.name: self.discloses.digest}}})
-        if self.is_judged:
-            self.run.collect(brought_update(self.run.brought, self.run))
-            seen = await after_tool(self.request, result, self.run)
-            if isinstance(seen, Failed):
-                return _refuse(self.request, seen.reason, self.run)
-            result = seen
-        return with_changes(result, self.run)
-
-
-async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSource) -> ToolCall | ToolResult:
-    """Return a call that may run, with the tool it means; or the answer to one that may not."""
+async def call_tool(
+    request: ToolCallRequest, run: Run, source: ToolSource, handler: Callable[[ToolCallRequest], Any]
+) -> ToolResult:
+    """Run a tool that the extensions let pass; a call to a skill's tool that is hidden fails as unknown."""
     settings = run.settings
     # Known without I/O, so that an agent whose extensions judge no calls pays nothing here.
     methods = ("before_tool", "after_tool")
@@ -340,7 +286,7 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
         run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
         decision = await decide_by_extensions("before_tool", run, request)
         if isinstance(decision, Refuse):
-            return _refuse(request, decision.reason, run)
+            return with_changes(_error(request, word_refusal(decision.reason)), run)
     # After the judgement: a refused read discloses nothing.
     read = await _find_disclosed_skill(request, run)
     name = await _find_hidden_name(request, run)
@@ -351,7 +297,16 @@ async def open_tool_call(request: ToolCallRequest, run: CallRun, source: ToolSou
         meant = next((item for item in found.tools if item.name == called), None)
         # Without it the call fails as one of an unknown tool.
         request = request.override(tool=meant) if meant is not None else request
-    return ToolCall(request, run, is_judged, read)
+    with hand_over(request.tool_call["name"], run):
+        result: ToolResult = await unwrap(Ask(lambda: handler(request)))
+    # A failed read has shown nothing.
+    if read is not None and isinstance(result, ToolMessage) and result.status != "error":
+        run.collect({"skills_context": {"disclosed": {read.name: read.digest}}})
+    if is_judged:
+        run.collect(brought_update(run.brought, run))
+        seen = await after_tool(request, result, run)
+        result = _error(request, word_refusal(seen.reason)) if isinstance(seen, Failed) else seen
+    return with_changes(result, run)
 
 
 async def _find_disclosed_skill(request: ToolCallRequest, run: Run) -> SkillEntry | None:
@@ -372,10 +327,6 @@ async def _find_disclosed_skill(request: ToolCallRequest, run: Run) -> SkillEntr
     load = SkillLoad(entry, "", "model", "", 0, (), run.runtime)
     decision = await decide_by_extensions("before_load", run, load)
     return entry if decision is None else None
-
-
-def _refuse(request: ToolCallRequest, reason: str, run: Run) -> ToolResult:
-    return with_changes(_error(request, word_refusal(reason)), run)
 
 
 async def _find_hidden_name(request: ToolCallRequest, run: Run) -> str | None:
