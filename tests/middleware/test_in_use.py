@@ -398,11 +398,11 @@ def test_a_resume_looks_again_where_each_run_does(mode: Mode, tmp_path: Path) ->
         assert ("**added**" in request.system, "**removed**" in request.system) == (True, False), what
 
 
-# Records that were forged.
+# Records that an application wrote.
 
 
-def test_a_record_whose_digest_nobody_read_brings_nothing_in(mode: Mode, tmp_path: Path) -> None:
-    """Neither the text of a skill that only the user may start, nor a call without approval."""
+def test_a_record_says_which_skill_is_loaded_and_never_what_it_may(mode: Mode, tmp_path: Path) -> None:
+    """A user's start that an application recorded is believed; a digest that no file has grants no call."""
     library(tmp_path, "alpha", allowed_tools="ping")
     library(tmp_path, "secret", disable_model_invocation=True, allowed_tools="ping")
     record = {"path": "/skills/secret/SKILL.md", "digest": "0" * 64, "tokens": 1, "source": "/skills", "arguments": ""}
@@ -435,10 +435,11 @@ def test_a_record_whose_digest_nobody_read_brings_nothing_in(mode: Mode, tmp_pat
                     update = {}
                 talk.say(call_tools(("ping", {})), given=Command(resume="yes", update=update))
                 case = (how, refresh, forged)
-                assert not any("Text of secret" in request.text for request in talk.model.requests), case
+                is_users = "trigger" in forged
+                assert any("Text of secret" in request.text for request in talk.model.requests) == is_users, case
                 assert asked == [True], case
                 assert marked_without_text(talk.model) == [], case
-                assert talk.loaded == [], case
+                assert talk.loaded == (["secret"] if is_users else []), case
 
 
 def approved_ping(policy: ToolPolicy, asked: list[bool]) -> Any:

@@ -170,7 +170,7 @@ def _find_reloads(edited: Mapping[str, SkillEntry], run: Run) -> tuple[list[Load
         record = run.thread.standing.records[name]
         if name in run.use.leaving or name in run.use.withheld:
             continue
-        if run.known_view.is_shown(entry) or _was_started_by_user(record, run):
+        if run.known_view.is_shown(entry) or is_started_by_user(record):
             requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
         else:
             refused.append(name)
@@ -192,12 +192,6 @@ def _find_unbacked(run: Run) -> tuple[list[LoadRequest], list[str]]:
         elif name not in view.unjudged and not (is_unsure and name not in view.catalog.by_name):
             unknown.append(name)
     return requests, unknown
-
-
-def _was_started_by_user(record: LoadRecord, run: Run) -> bool:
-    """Whether a user started a skill; a forged record names a file that this process has not read."""
-    is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
-    return is_ours and is_started_by_user(record)
 
 
 def _remove_unbacked(run: Run, name: str, reason: str) -> dict[str, Any]:

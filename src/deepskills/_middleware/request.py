@@ -71,7 +71,7 @@ from deepskills._middleware.extension_calls import (
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
 from deepskills._middleware.media import find_media_messages, fit_media, leave_out_media, may_refuse_media
 from deepskills._middleware.reporting import emit, origin_of, report_problems
-from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills
+from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills, is_started_by_user
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
@@ -348,9 +348,8 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
 async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
-    The file that was loaded was judged then. One that has changed since is judged like any other load: it may be
-    for users only by now, and a record whose digest this process has not read may be forged. It gives its present text,
-    which says so, and the record that goes with it.
+    The file that was loaded was judged then. One that has changed since is judged like any other load: it may be for
+    users only by now. It gives its present text, which says so, and the record that goes with it.
     """
     if not names:
         return {}
@@ -386,11 +385,8 @@ async def _word_changed_refusal(
     wish: LoadRequest, ready: Prepared, record: LoadRecord, view: VisibleCatalog, run: Run
 ) -> str | None:
     """Return why the text of a file that changed since its load must not come in; `None` if it may."""
-    if ready.entry.is_user_only or not view.is_shown(wish.entry):
-        # A start by the user would show in the conversation; a record alone proves none.
-        is_ours = run.settings.memory.readings.recall(record["path"], record["digest"]) is not None
-        if not is_ours or record.get("trigger") not in {"user", "pin"}:
-            return "its file has changed, and only the user may start it now"
+    if (ready.entry.is_user_only or not view.is_shown(wish.entry)) and not is_started_by_user(record):
+        return "its file has changed, and only the user may start it now"
     decision = await judge(wish, ready, run)
     if isinstance(decision, Refuse):
         return f"its file has changed, and the new text was refused: {decision.reason}"
