@@ -608,15 +608,13 @@ def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
 
 
 def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
-    """What fills in for a source that is down has no tools and keeps what restricts; a forged copy gives nothing."""
+    """What stands for a source that is down counts as unread and keeps what restricts; a forged copy is nothing."""
     text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
     catalog = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog
     stranger = Catalogs(Readings())
     assert stranger.recognize(catalog.record) is None
     [entry] = stranger.restore(catalog.record, catalog.copy_skills()).entries
     assert (entry.name, entry.source, entry.is_read) == ("a", "/s", False)
-    assert entry.skill["allowed_tools"] == []
-    assert "include_tools" not in entry.skill["metadata"]
     assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
     [skill] = catalog.copy_skills()
     forged: list[Any] = [None, 5, "text", {}, [5], [{**skill, "path": "/etc/passwd"}], [skill, skill], [], [{}]]
@@ -636,7 +634,7 @@ def test_a_forged_record_gives_nothing() -> None:
     for record in records:
         names_it = isinstance(record, dict) and record.get("fingerprint") == made.fingerprint
         assert catalogs.recognize(record) is (made if names_it else None), record
-        assert Catalogs(Readings()).restore(record, made.copy_skills()).with_tools == []
+        assert not any(entry.is_read for entry in Catalogs(Readings()).restore(record, made.copy_skills()).entries)
 
 
 # The memory of parsed files.

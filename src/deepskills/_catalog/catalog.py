@@ -373,23 +373,19 @@ def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], be
 #
 # A run ends and the next one begins, perhaps in another process. Listing the sources again each time would be correct
 # and slow, so state names the catalog that discovery found, by a fingerprint: a digest over what lies where and over
-# each file's own digest. But state is not ours alone: a caller may write any `skills_catalog`, a checkpoint may be
-# edited, a thread may be copied from another user. A catalog grants power (which files are read as instructions, which
-# tools become callable, what a user may start), so two questions are asked about what state holds:
+# each file's own digest. What a skill *is* comes from its source alone, so two questions are asked:
 #
 # 1. *Did this process make that catalog?* `Catalogs.remember` keeps each catalog that discovery produced, per backend,
-#    under its fingerprint, which covers the frontmatter keys that were kept for it. Then it is the very object that was
-#    made, and nothing that state says about it counts (`recognize`). Otherwise the sources are listed again.
+#    under its fingerprint. Then it is the very object that was made (`recognize`). Otherwise the sources are listed.
 # 2. *If a source cannot be listed, what may still be shown?* `restore` takes the skills of that source from
-#    `skills_metadata`, if that is the copy which the record names, without their powers: no tools, no frontmatter
-#    except keys that only restrict (a lie there can hide a skill, never reveal one). So a source that is down keeps the
-#    names it had, until a look at it decides.
+#    `skills_metadata`, if that is the copy which the record names: callers may write that key by their input. Of the
+#    frontmatter only what restricts is kept. So a source that is down keeps the names it had, until a look at it
+#    decides.
 #
-# Three rules keep this right. First, nothing is ever believed because of what it says about itself; only the memory of
-# this process counts, and that is keyed by digests. Second, memory is per backend, or per invocation where it holds
-# what a scan found (`ScanMemory`): two users' states may hold the same record while only one may see those skills.
-# Third, an entry that only state vouches for says so (`is_read` is unset), and whoever grants something asks for that:
-# such an entry is shown, never obeyed.
+# Two rules keep this right. First, memory is per backend, or per invocation where it holds what a scan found
+# (`SourceScan`): two users' states may hold the same record while only one may see those skills. Second, an entry that
+# only state vouches for says so (`is_read` is unset), and what grants something asks for that: such an entry is shown,
+# never obeyed.
 #
 # `SourceScan` in `discovery.py` asks these questions for a run, and decides in addition which *paths* may be read.
 # --------------------------------------------------------------------------------------------------------------------
@@ -577,7 +573,7 @@ class Catalogs:
         return self._made.get(record_key(record))
 
     def restore(self, record: object, copy: object) -> Catalog:
-        """Return the catalog that state claims to have, without any power where this process has not read the file.
+        """Return the catalog that state claims to have; no file of it is read, so none of it grants anything.
 
         It only fills in for a source that cannot be read now. `copy` is `skills_metadata`, which callers may write: it
         counts only if it is the copy that the record names.
@@ -594,26 +590,15 @@ class Catalogs:
             return Catalog()
         sources = [Source(path, label) for path, label in known["sources"]]
         restrictions, origins = known["restrictions"], known.get("origins", {})
-        return Catalog(
-            [
-                _harmless(skill, sources, restrictions.get(name := skill["name"], {}), origins.get(name))
-                for skill in skills
-            ],
-            sources,
-        )
-
-
-def _harmless(
-    skill: SkillMetadata, sources: Sequence[Source], restrictions: Mapping[str, str], origin: SkillOrigin | None
-) -> SkillEntry:
-    """Return a skill that only state vouches for, without anything that would grant it power."""
-    # Worked out from the path, not taken from state: the source decides what is trusted.
-    under = [source.path for source in sources if lies_under(skill["path"], source.path)]
-    harmless = {key: text for key, text in skill["metadata"].items() if key != INCLUDE_TOOLS}
-    bare: SkillMetadata = {**skill, "allowed_tools": [], "metadata": harmless}
-    kept: dict[str, object] = {**restrictions, ORIGIN_KEY: origin} if origin is not None else {**restrictions}
-    # The last one, as in discovery the later source wins. No digest: nobody has read the file.
-    return SkillEntry(bare, under[-1] if under else "", "", kept, is_read=False)
+        entries = []
+        for skill in skills:
+            kept: dict[str, object] = {**restrictions.get(skill["name"], {})}
+            if skill["name"] in origins:
+                kept[ORIGIN_KEY] = origins[skill["name"]]
+            # By the path: the last source, as in discovery the later one wins.
+            under = [source.path for source in sources if lies_under(skill["path"], source.path)]
+            entries.append(SkillEntry(skill, under[-1] if under else "", "", kept, is_read=False))
+        return Catalog(entries, sources)
 
 
 def record_key(record: object) -> str:

@@ -353,51 +353,33 @@ class ScanSettings:
     is_shared: bool = True
     """Whether every run sees the same sources, so that state may fill in for one that fails."""
 
+    varies: bool = False
+    """Whether each invocation has to look for itself, whatever its state says."""
+
     seconds: float = USUAL_SECONDS
     """How long a call of a provider may take."""
 
 
-class ScanMemory:
-    """What one invocation has seen, by what its state held at the time; made for each invocation, safe to share.
-
-    A resumed run has no start, so its first hook looks where `refresh="run"` promises that every run does. And where
-    the backend or the sources come from a function, state proves nothing of what this user may see: whoever resumes an
-    interrupted run is given the state of the one who started it.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[str, Discovery] = {}
-
-    def get(self, record: object) -> Discovery | None:
-        """Return what this invocation has found while state held this."""
-        return self._found.get(record_key(record))
-
-    def put(self, record: object, found: Discovery) -> None:
-        """Remember what was found, for now and for when it has been written to state."""
-        # Under both: hooks before the update is applied see the old record, hooks after it the new one.
-        self._found[record_key(record)] = found
-        self._found[record_key(found.catalog.record)] = found
-
-
 class SourceScan:
-    """One plan's look at the sources: they are resolved once, and listed at most once."""
+    """One plan's look at the sources: they are resolved once, and listed at most once.
+
+    `seen` is what the invocation has seen, by what its state held at the time. A resumed run has no start, so its first
+    hook looks where `refresh="run"` promises that every run does. And where the backend or the sources come from a
+    function, state proves nothing of what this user may see: whoever resumes an interrupted run is given the state of
+    the one who started it.
+    """
 
     def __init__(
         self,
         library: ScanSettings,
         sources: SourcesOfRun,
-        looks: "ScanMemory | None" = None,
+        seen: dict[str, Discovery] | None = None,
         runtime: Callable[[], object] = lambda: None,
-        *,
-        varies: bool = False,
     ) -> None:
         self._library = library
         self._runtime = runtime
         self._sources_of_run = sources
-        self._varies = varies
-        """Whether each invocation has to look for itself, whatever its state says."""
-        self._looks = looks if looks is not None else ScanMemory()
-        """What this very invocation has seen."""
+        self._seen = seen if seen is not None else {}
         self._directories = library.directories()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
@@ -459,16 +441,20 @@ class SourceScan:
         sources, _ = await self.sources()
         return await find_provided_files(sources, entry, self._caller)
 
-    def remember_start(self, record: object, found: Discovery) -> None:
-        """Remember what the start of a run found, so that its other hooks need not look again."""
-        self._looks.put(record, found)
+    async def look(self, record: object, copy: object, retried: frozenset[str] = frozenset()) -> Discovery:
+        """List the sources; for one that fails stands what state claims, unless that may be another user's."""
+        known = await self.restore(record, copy) if self._library.is_shared else None
+        found = await self.discover(known, retried)
+        # Under both: hooks before the update is applied see the old record, hooks after it the new one.
+        self._seen[record_key(record)] = self._seen[found.catalog.fingerprint] = found
+        return found
 
     async def catalog(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
 
         `copy` is `skills_metadata`, of use only while a source cannot be read.
         """
-        if self._varies:
+        if self._library.varies:
             return await self._in_invocation(record, copy)
         sources, failure = await self.sources()
         believed = self._library.catalogs.recognize(record)
@@ -479,16 +465,8 @@ class SourceScan:
 
     async def _in_invocation(self, record: object, copy: object) -> Catalog:
         """Return what this invocation has seen with its own eyes."""
-        found = self._looks.get(record)
-        if found is None:
-            found = await self.discover(await self.known(record, copy))
-            self._looks.put(record, found)
-        self.found = found
-        return found.catalog
-
-    async def known(self, record: object, copy: object) -> Catalog | None:
-        """Return what stands in for a source that fails: what state claims, unless it may be another user's."""
-        return (await self.restore(record, copy)) if self._library.is_shared else None
+        self.found = self._seen.get(record_key(record)) or await self.look(record, copy)
+        return self.found.catalog
 
     async def restore(self, record: object, copy: object) -> Catalog:
         """Return the catalog that state claims to have, without powers; see `Catalogs.restore`."""

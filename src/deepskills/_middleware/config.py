@@ -27,7 +27,7 @@ from deepagents.backends.protocol import FileDownloadResponse, LsResult
 from langgraph.errors import GraphBubbleUp
 
 from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibility
-from deepskills._catalog.discovery import ScanMemory, ScanSettings
+from deepskills._catalog.discovery import Discovery, ScanSettings
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
 from deepskills._io.backends import can_execute, executing_tools, has_file_methods, is_backend, serves_skills
@@ -76,7 +76,7 @@ class Invocation:
     """What one invocation of a graph has seen of its sources, and what the calls of its turns have read."""
 
     def __init__(self) -> None:
-        self.scans = ScanMemory()
+        self.found: dict[str, Discovery] = {}
         self._lock = threading.Lock()
         self._turns: dict[Hashable, dict[Hashable, Future[Prepared]]] = {}
 
@@ -301,6 +301,7 @@ class Settings:
             memory.readings,
             memory.catalogs,
             is_shared=not self.varies_by_user,
+            varies=self.varies_by_run,
             seconds=self.provider_seconds,
         )
 
@@ -362,13 +363,13 @@ class Settings:
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         return backend  # type: ignore[no-any-return]
 
-    async def sources_in(self, runtime: object = None) -> tuple[Sequence[Source], str | None]:
+    async def sources_in(self, runtime: Callable[[], object]) -> tuple[Sequence[Source], str | None]:
         """Return the sources of a run, or why there are none; a user's function is called by the driver."""
         if not callable(self.sources):
             return self.sources, None
         make = self.sources
         found: tuple[list[Source], str | None] | Failed
-        found = await Attempt(CallFunction(lambda: _parse_sources(make, runtime)))
+        found = await Attempt(CallFunction(lambda: _parse_sources(make, runtime())))
         return ([], found.reason) if isinstance(found, Failed) else found
 
 

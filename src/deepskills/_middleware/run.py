@@ -277,12 +277,8 @@ class Run:
         settings = self.settings
         # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
         runtime = partial(tool_runtime, self.state, self._runtime)
-        scans = self.invocation.scans if self.invocation is not None else None
-        # Where all runs are alike, the believed catalog serves all of them, and no function asks for the runtime.
-        if not settings.varies_by_run:
-            return SourceScan(settings.library, settings.sources_in, scans, runtime)
-        # A resumed run has no start, so its first hook looks.
-        return SourceScan(settings.library, partial(settings.sources_in, self.runtime), scans, runtime, varies=True)
+        seen = self.invocation.found if self.invocation is not None else None
+        return SourceScan(settings.library, partial(settings.sources_in, runtime), seen, runtime)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""

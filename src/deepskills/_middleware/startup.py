@@ -231,8 +231,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     found = None
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = await run.scan.discover(await run.scan.known(thread.catalog, copy), failed)
-        run.scan.remember_start(thread.catalog, found)
+        found = await run.scan.look(thread.catalog, copy, failed)
     await find_view(run, found)
     update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
