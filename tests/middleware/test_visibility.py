@@ -1,5 +1,6 @@
 """Who may see and start a skill: each visibility in each place, whatever says so, and the strictest winning."""
 
+import asyncio
 import itertools
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -555,3 +556,20 @@ def test_a_load_names_no_file_of_a_hidden_skill_inside(mode: Mode, tmp_path: Pat
         assert "deploy" not in answer.text, depth
         resources = talk.state["skill_resources"]["outer"]
         assert [item["path"] for item in resources] == ["/skills/outer/assets/logo.svg"], depth
+
+
+@both_modes
+def test_what_is_still_wrong_stays_among_the_problems(mode: Mode, tmp_path: Path) -> None:
+    """A start that finds the same again lists it again, whether the thread has it already or not."""
+
+    def rule(_skill: object, _runtime: object) -> Any:
+        raise RuntimeError("the directory service is away")
+
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    middleware = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], refresh="run", visibility=rule)
+    state: Any = {"messages": [], "skills_loaded": 5}
+    for _ in range(3):
+        given: tuple[Any, Any] = (state, None)
+        update = middleware.before_agent(*given) if mode == "sync" else asyncio.run(middleware.abefore_agent(*given))
+        state = {**state, **(update or {}), "skills_loaded": 5}
+        assert {found["code"] for found in state["skills_problems"]} == {"visibility-failed", "state-malformed"}

@@ -20,7 +20,7 @@ from deepskills._middleware.commands import load_for_user
 from deepskills._middleware.loading import LoadRequest, load, take_away
 from deepskills._middleware.reporting import log_problems, report_unload
 from deepskills._middleware.request import is_evicted, read_again
-from deepskills._middleware.run import Run, is_of, is_started_by_user
+from deepskills._middleware.run import Run, is_of, is_started_by_user, key_of_problem
 from deepskills._middleware.state import (
     UNDONE,
     applied,
@@ -52,8 +52,8 @@ async def before_model_call(run: Run) -> dict[str, Any] | None:
     log_problems(fresh, run.settings)
     reported = []
     if waiting:
-        known = {(found["path"], found["code"], found["message"]) for found in (*run.thread.problems, *fresh)}
-        reported = [p for p in waiting.values() if (p["path"], p["code"], p["message"]) not in known]
+        known = {key_of_problem(found) for found in (*run.thread.problems, *fresh)}
+        reported = [found for found in waiting.values() if key_of_problem(found) not in known]
         update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
     if fresh or reported:
         update["skills_problems"] = [*run.thread.problems, *reported, *fresh]

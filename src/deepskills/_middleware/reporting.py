@@ -20,7 +20,7 @@ from deepskills._middleware.events import SkillEvent, SkillLoaded, SkillRefused,
 from deepskills._middleware.run import Run
 from deepskills._middleware.traces import trace
 from deepskills._prompt.messages import Reply, reply_to
-from deepskills._skillmd.problems import SOURCE_ERRORS, problem
+from deepskills._skillmd.problems import SOURCE_ERRORS
 from deepskills._skillmd.text import counted, one_line
 from deepskills._types import LoadRecord, SkillProblem, Trigger
 
@@ -156,8 +156,6 @@ _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambd
 
 def report_problems(run: Run) -> dict[str, Any]:
     """Return the update that adds what was found on the way to the thread's problems, and log it."""
-    malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
-    run.problems = [*malformed, *run.problems]
     fresh = run.new_problems()
     log_problems(fresh, run.settings)
     return {"skills_problems": [*run.thread.problems, *fresh]} if fresh else {}

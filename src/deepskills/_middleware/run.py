@@ -198,6 +198,11 @@ class VisibleCatalog:
         return await in_worker(lambda: explain_missing([e.name for e in self.visible], shown, asked), size)
 
 
+def key_of_problem(found: SkillProblem) -> tuple[str, str, str]:
+    """Return what makes two problems one."""
+    return found["path"], found["code"], found["message"]
+
+
 def tool_runtime(state: Mapping[str, Any], runtime: Any) -> ToolRuntime[Any, Any]:  # noqa: ANN401 - a hook's or tool's
     """Return a hook's runtime as the kind that tools are given; a tool's own stays as it is."""
     if isinstance(runtime, ToolRuntime):
@@ -336,16 +341,17 @@ class Run:
         """Add to what changes in state."""
         self.collected = merged(self.collected, update)
 
+    def found_problems(self) -> list[SkillProblem]:
+        """Return the problems that were found on the way, each once."""
+        malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(self.thread.malformed)]
+        return list({key_of_problem(found): found for found in (*malformed, *self.problems)}.values())
+
     def new_problems(self) -> list[SkillProblem]:
-        """Return the problems that were found on the way and are not in state yet, each once."""
-        # Checked here without reading them: there may be thousands, and the next write replaces them.
-        if not isinstance(self.thread.known_problems, list | None):
-            self.problems.insert(0, problem("state", "state-malformed", key="skills_problems"))
-        if not self.problems:
-            return []
-        known = {(found["path"], found["code"], found["message"]) for found in self.thread.problems}
-        fresh = {(found["path"], found["code"], found["message"]): found for found in self.problems}
-        return [found for key, found in fresh.items() if key not in known]
+        """Return those of them that are not in state yet."""
+        found = self.found_problems()
+        # There may be thousands in state.
+        known = {key_of_problem(problem) for problem in self.thread.problems} if found else set()
+        return [problem for problem in found if key_of_problem(problem) not in known]
 
     def problems_update(self) -> dict[str, Any]:
         """Return the problems of a tool call as an update that calls of one turn can make side by side."""

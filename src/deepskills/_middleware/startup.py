@@ -24,7 +24,7 @@ from deepskills._middleware.extension_calls import call_extensions
 from deepskills._middleware.loading import Key, LoadRequest, load, prepare, take_away
 from deepskills._middleware.nesting import is_continued, take_over, takes_slash_commands
 from deepskills._middleware.reporting import log_overrides, log_problems
-from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user
+from deepskills._middleware.run import Run, VisibleCatalog, is_of, is_started_by_user, key_of_problem
 from deepskills._middleware.state import (
     Mark,
     SkillsStateUpdate,
@@ -291,21 +291,18 @@ def _is_new_command(message: AnyMessage, run: Run) -> bool:
 
 def _list_problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:
     """Return the thread's problems as of now, or `None` if they stay; those that are new are logged."""
-    records = run.thread.standing.records
-    reported = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(run.thread.malformed)]
-    fresh = [*reported, *(new for new in run.new_problems() if new not in reported)]
     if found is None:
+        fresh = run.new_problems()
         log_problems(fresh, run.settings)
         kept = [known for known in run.thread.problems if known["code"] not in OF_ONE_RUN]
         return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
-    fresh += find_out_of_reach(run)
-    fresh += _find_hidden_requirements(run.known_view)
+    records = run.thread.standing.records
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
-    problems = [*located, *vanished, *fresh]
-    known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
-    new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
-    log_problems(new, run.settings)
+    judged = [*find_out_of_reach(run), *_find_hidden_requirements(run.known_view)]
+    problems = [*located, *vanished, *run.found_problems(), *judged]
+    known = {key_of_problem(problem) for problem in run.thread.problems}
+    log_problems((problem for problem in problems if key_of_problem(problem) not in known), run.settings)
     return problems
 
 

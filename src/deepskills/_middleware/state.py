@@ -4,29 +4,8 @@ An application may write any key here by `Command(update=...)` or `update_state`
 state is checked by one pydantic type: a part of the wrong shape is set aside with a problem, and what remains is used.
 Nothing outside this module looks at a private key itself.
 
-`skills_context` is the one private key beside those that `docs/reference/events.md` promises. Its sections:
-
-- `records`: by skill, each load's record: path, digest, tokens, arguments, the message that brought the text in.
-- `texts`: by message, every message that brought a skill's text in, with the skill's name and, for one that left in
-  a special way, its `state` (`lingering` until the prefix changes anyway, `undone`).
-- `told`: by skill, the digest for which a put-back was reported, or `LEFT_OUT`.
-- `notes`: by message, texts to show `before` the message and at its `end`, in requests only.
-- `loads`: by skill, loads that wait for the next model call, with `arguments` and `trigger`; of one that is decided,
-  because a call of the model loaded what requires it, only the `message` with its `text` waits.
-- `permits`: skills that the model may load once although only the user may start them, with the user's `arguments`
-  and the `turn`: the user's message until whose successor that holds.
-- `commands`: messages that began with a slash command, and whether it was carried out, so that none is twice.
-- `problems`: problems that tool calls found, until the next model call.
-- `answer`: `id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back.
-- `brought`: by path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end.
-- `disclosed`: skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it.
-- `touched`: skills whose `paths` a tool call touched, each with the message that they were announced at.
-- `model`: the latest request's model: its `provider`, its `window` where that is known, and `refused`, the size of the
-  smallest request that it refused for its length while a text was put back.
-- `prefix`: what the latest request began with, to tell when it changes.
-- `trail`, `uses`, `hidden`, `shadowed`: what happened to skills and left no other mark, for `explain` alone
-  (`_middleware/traces.py`); bounded.
-- `extension NAME`: what the extension of that name remembers.
+`skills_context` is the one private key beside those that `docs/reference/events.md` promises. `Context` names its
+sections; a further one, `extension NAME`, holds what the extension of that name remembers.
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
 came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
@@ -40,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, NotRequired, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypeVar, get_type_hints
 from uuid import uuid4
 
 from langchain.agents.middleware.types import AgentState, OmitFromOutput, PrivateStateAttr
@@ -67,6 +46,9 @@ logger = logging.getLogger("deepskills")
 
 
 ValueT = TypeVar("ValueT")
+
+
+StrictText: TypeAlias = Annotated[str, Strict()]
 
 
 class Unload(TypedDict):
@@ -358,66 +340,113 @@ class ShadowTrace(TypedDict):
     winner: str
 
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
-"""As written, or not at all: a caller's nonsense must not be bent until it fits."""
+class Context(TypedDict, total=False):
+    """The sections of `skills_context`, each by key."""
 
+    records: dict[str, LoadRecord]
+    """By skill, each load's record: path, digest, tokens, arguments, the message that brought the text in."""
+
+    texts: dict[str, TextEntry]
+    """By message, every message that brought a skill's text in."""
+
+    told: dict[str, StrictText]
+    """By skill, the digest for which a put-back was reported, or `LEFT_OUT`."""
+
+    notes: dict[str, Note]
+    """By message, texts to show at it, in requests only."""
+
+    loads: dict[str, WaitingLoad]
+    """By skill, what enters before the next model call."""
+
+    permits: dict[str, Permit]
+    """Skills that the model may load once although only the user may start them."""
+
+    commands: dict[str, Annotated[bool, Strict()]]
+    """Messages that began with a slash command, and whether it was carried out, so that none is twice."""
+
+    problems: dict[str, SkillProblem]
+    """Problems that tool calls found, until the next model call."""
+
+    answer: dict[str, StrictText]
+    """`id`, the model's newest answer that would end its turn; `turn` and `count`, how often it was sent back."""
+
+    brought: dict[str, Brought]
+    """By path, skills in use in agents that a tool call of the `turn` started: their limits hold until its end."""
+
+    disclosed: dict[str, StrictText]
+    """Skills whose `SKILL.md` the model read by `read_file`, each with the catalog's digest of it."""
+
+    touched: dict[str, StrictText]
+    """Skills whose `paths` a tool call touched, each with the message that they were announced at."""
+
+    model: dict[str, StrictText | Annotated[int, Strict()]]
+    """The fields of `ModelFacts`."""
+
+    prefix: dict[str, StrictText]
+    """What the latest request began with, to tell when it changes."""
+
+    trail: dict[str, Trace]
+    """What happened to skills that are not loaded; this and what follows is for `explain` alone, and bounded."""
+
+    uses: dict[str, list[StrictText]]
+    hidden: dict[str, HiddenTrace]
+    shadowed: dict[str, ShadowTrace]
+
+
+# As written, or not at all: a caller's nonsense must not be bent until it fits.
 for _type in (
     *(TextEntry, Note, WaitingLoad, Permit, Brought, Trace, HiddenTrace, ShadowTrace),
     *(SkillOrigin, LoadRecord, ResourceMetadata, SkillProblem),
 ):
-    with_config(_STRICT)(_type)
+    with_config(ConfigDict(strict=True, extra="forbid"))(_type)
+with_config(ConfigDict(extra="allow"))(Context)
 
-_RESOURCES: TypeAdapter[list[ResourceMetadata]] = TypeAdapter(list[ResourceMetadata])
-_PROBLEM: TypeAdapter[SkillProblem] = TypeAdapter(SkillProblem)
-_TEXT: TypeAdapter[Any] = TypeAdapter(Annotated[str, Strict()])
-_SECTIONS: Mapping[str, TypeAdapter[Any]] = {
-    "records": TypeAdapter(LoadRecord),
-    "texts": TypeAdapter(TextEntry),
-    "told": _TEXT,
-    "notes": TypeAdapter(Note),
-    "loads": TypeAdapter(WaitingLoad),
-    "permits": TypeAdapter(Permit),
-    "commands": TypeAdapter(Annotated[bool, Strict()]),
-    "model": TypeAdapter(Annotated[str, Strict()] | Annotated[int, Strict()]),
-    "prefix": _TEXT,
-    "answer": _TEXT,
-    "brought": TypeAdapter(Brought),
-    "disclosed": _TEXT,
-    "touched": _TEXT,
-    "problems": _PROBLEM,
-    "trail": TypeAdapter(Trace),
-    "uses": TypeAdapter(list[Annotated[str, Strict()]]),
-    "hidden": TypeAdapter(HiddenTrace),
-    "shadowed": TypeAdapter(ShadowTrace),
-}
-"""What each section of `skills_context` holds by key."""
-
-_MEMORY: TypeAdapter[Any] = TypeAdapter(Any)
+_CONTEXT: TypeAdapter[Context] = TypeAdapter(Context)
+_RESOURCES: TypeAdapter[Any] = TypeAdapter(dict[str, list[ResourceMetadata]])
+_PROBLEMS: TypeAdapter[list[SkillProblem]] = TypeAdapter(list[SkillProblem])
+_MARKED = "extension "
 
 
 def extension_section(name: str) -> str:
     """Return the section of the context that holds what an extension remembers."""
-    return f"extension {name}"
+    return f"{_MARKED}{name}"
 
 
-def _check(value: object, adapter: TypeAdapter[ValueT], key: str, malformed: list[str]) -> dict[str, ValueT]:
-    """Return what a mapping in state holds in the right shape; the rest is set aside, and `malformed` names the key."""
-    # An absent key is not malformed.
-    if value is None or value == {}:
-        return {}
-    items = value if isinstance(value, dict) else {}
-    good: dict[str, ValueT] = {}
-    for name, item in items.items():
-        try:
-            adapter.validate_python(item)
-        except ValidationError:
-            continue
-        if isinstance(name, str):
-            # The item itself, not pydantic's copy: the same bytes go back into the checkpoint.
-            good[name] = item
-    if len(good) < len(items) or not isinstance(value, dict):
-        malformed.append(key)
-    return good
+def _find_errors(value: object, adapter: TypeAdapter[Any]) -> list[tuple[Any, ...]]:
+    """Return the places at which a value has not the right shape."""
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        return [found["loc"] for found in error.errors(include_url=False, include_context=False, include_input=False)]
+    return []
+
+
+def _read_context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the items of the context that have the right shape."""
+    given: dict[Any, Any] = value if isinstance(value, dict) else {}
+    known = {section: items for section, items in given.items() if _is_section(section) and isinstance(items, dict)}
+    wrong = {place[:2] for place in _find_errors(known, _CONTEXT)}
+    if wrong or len(known) < len(given) or not isinstance(value, dict | None):
+        malformed.append("skills_context")
+    if not wrong:
+        return known
+    # The items themselves, not pydantic's copies: the same bytes go back into the checkpoint.
+    return {
+        section: {key: item for key, item in items.items() if (section, key) not in wrong}
+        for section, items in known.items()
+    }
+
+
+def _is_section(name: object) -> bool:
+    return isinstance(name, str) and (name in Context.__annotations__ or name.startswith(_MARKED))
+
+
+def _read_resources(value: object, malformed: list[str]) -> dict[str, list[ResourceMetadata]]:
+    given: dict[Any, Any] = value if isinstance(value, dict) else {}
+    wrong = {place[0] for place in _find_errors(given, _RESOURCES)}
+    if wrong or not isinstance(value, dict | None):
+        malformed.append("skill_resources")
+    return {name: files for name, files in given.items() if name not in wrong} if wrong else given
 
 
 @dataclass
@@ -439,8 +468,8 @@ class Thread:
     malformed: list[str] = field(default_factory=list)
     """Keys of state that had the wrong shape."""
 
-    known_problems: object = None
-    """The problems as state has them; there may be one for each of thousands of skills."""
+    known_problems: list[Any] = field(default_factory=list)
+    """The problems as state has them."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Thread":
@@ -448,15 +477,19 @@ class Thread:
         malformed: list[str] = []
         context = _read_context(state.get("skills_context"), malformed)
         standing, unbacked = _read_standing(state.get("skills_loaded") or (), context, malformed)
+        # No more than this yet: there may be one for each of thousands of skills.
+        problems = state.get("skills_problems")
+        if not isinstance(problems, list | None):
+            malformed.append("skills_problems")
         return cls(
             given=state.get("messages") or (),
             standing=standing,
-            resources=_check(state.get("skill_resources"), _RESOURCES, "skill_resources", malformed),
+            resources=_read_resources(state.get("skill_resources"), malformed),
             context=context,
             catalog=state.get("skills_catalog"),
             unbacked=unbacked,
             malformed=malformed,
-            known_problems=state.get("skills_problems"),
+            known_problems=problems if isinstance(problems, list) else [],
         )
 
     @property
@@ -472,7 +505,11 @@ class Thread:
     @cached_property
     def problems(self) -> list[SkillProblem]:
         """Everything that is wrong with sources and skills, looked at only where it is needed."""
-        return _read_problems(self.known_problems, self.malformed)
+        given = self.known_problems
+        problems: list[SkillProblem] = given if not _find_errors(given, _PROBLEMS) else []
+        if len(problems) < len(given):
+            self.malformed.append("skills_problems")
+        return problems
 
     def keyed(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         """Return the messages of a request with the keys that they have in state, whichever others were left out."""
@@ -546,37 +583,6 @@ def _read_standing(
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
     standing = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
     return standing, [name for name in names if name not in records]
-
-
-def _read_context(value: object, malformed: list[str]) -> dict[str, dict[str, Any]]:
-    if value is None:
-        return {}
-    items = value if isinstance(value, dict) else {}
-    adapters = {section: _find_adapter(section) for section in items}
-    if not isinstance(value, dict) or None in adapters.values():
-        malformed.append("skills_context")
-    return {
-        section: _check(items[section], adapter, "skills_context", malformed)
-        for section, adapter in adapters.items()
-        if adapter is not None
-    }
-
-
-def _find_adapter(section: object) -> TypeAdapter[Any] | None:
-    """Return what the values of a section must be; `None` for an unknown section."""
-    is_memory = isinstance(section, str) and section.startswith(extension_section(""))
-    return _MEMORY if is_memory else _SECTIONS.get(section)  # type: ignore[call-overload]
-
-
-def _read_problems(value: object, malformed: list[str]) -> list[SkillProblem]:
-    if value is None or value == []:
-        return []
-    items = value if isinstance(value, list) else []
-    # As a mapping only to share the checking; the keys mean nothing.
-    good = list(_check(dict(zip(map(str, range(len(items))), items, strict=True)), _PROBLEM, "", []).values())
-    if len(good) < len(items) or not isinstance(value, list):
-        malformed.append("skills_problems")
-    return good
 
 
 def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
