@@ -27,7 +27,7 @@ from deepskills._catalog.catalog import (
 from deepskills._catalog.lookup import requirement_problems
 from deepskills._errors import SkillsError
 from deepskills._io.drivers import side_by_side
-from deepskills._io.plan import Attempt, Failed, File, FindProviders, Plan, ResultT, in_worker
+from deepskills._io.plan import Attempt, Failed, File, FindProviders, Plan, ResultT, in_worker, read_files
 from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, list_skills
 from deepskills._providers.base import SkillProvider
 from deepskills._providers.directory import DirectoryProvider
@@ -35,7 +35,7 @@ from deepskills._providers.files import ProvidedFiles
 from deepskills._providers.sources import Listed, Source, distinct
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
 
 _NAME_FORM = frozenset({"name-invalid", "name-directory-mismatch"})
 
@@ -388,12 +388,15 @@ class SourceScan:
         sources: SourcesOfRun,
         looks: "ScanMemory | None" = None,
         runtime: Callable[[], object] = lambda: None,
+        loaded: Mapping[str, LoadRecord] | None = None,
         *,
         varies: bool = False,
     ) -> None:
         self._library = library
         self._runtime = runtime
         self._sources_of_run = sources
+        self._loaded = loaded or {}
+        """What is loaded, by name."""
         self._varies = varies
         """Whether each invocation has to look for itself, whatever its state says."""
         self._looks = looks if looks is not None else ScanMemory()
@@ -426,10 +429,31 @@ class SourceScan:
                     retried=retried,
                     caller=self._caller,
                 )
+                await self._read_loaded(self.found.catalog)
             else:
                 problems = [problem("sources", "sources-failed", reason=failure)]
                 self.found = Discovery(known or Catalog(), problems, is_resolved=False)
         return self.found
+
+    async def _read_loaded(self, catalog: Catalog) -> None:
+        """Read the files of loaded skills that were only listed: what they allow and forbid, a list need not say."""
+        # Of an untrusted provider the list counts, which was compared with the file at the load.
+        unread = [
+            entry
+            for name, record in self._loaded.items()
+            if (entry := catalog.by_name.get(name)) is not None
+            and entry.provided is not None
+            and entry.origin is None
+            and entry.path == record["path"]
+            and entry.digest in (record["digest"], record.get("listed"))
+            and self._library.readings.recall(record["path"], record["digest"]) is None
+        ]
+        plans = [self.read(entry, read_files([entry.path])) for entry in unread]
+        for entry, files in zip(unread, await side_by_side(*plans), strict=True):
+            content = files[entry.path].content
+            # What could not be read stays unknown, and judges of calls refuse.
+            if content is not None:
+                self._library.readings.read(entry.path, content)
 
     @property
     def _caller(self) -> Caller:
