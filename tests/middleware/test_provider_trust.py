@@ -200,15 +200,17 @@ def test_at_a_load_the_files_own_frontmatter_counts(mode: Mode) -> None:
 
 @both_modes
 def test_limits_of_the_file_hold_in_another_process(mode: Mode) -> None:
-    """What the list left out of a loaded skill is still in effect where only the list was read."""
-    saver = InMemorySaver()
-    steps: list[Any] = [load("tea"), ("harmless", {})]
-    for step in steps:
-        hub = Lister({"tea": {"SKILL.md": skill_md("tea", disallowed_tools="harmless")}})
+    """What the list left out of a loaded skill, and what it allows, is in effect where only the list was read."""
+    saver, skills = InMemorySaver(), powerful(disallowed_tools="harmless")
+    for calls in ([load("tea")], [("harmless", {}), ("run_code", {"code": "1"})]):
+        hub = Lister(skills)
         hub.lie = {}
         talk = Talk(mode, hub, ToolPolicy("approve", trusted_sources=["skill://Hub"]), saver=saver)
-        talk.call(step)
-    assert "done" not in [message.text for message in tool_messages(talk.result)]
+        talk.call(*calls)
+    refused, ran = [str(message.text) for message in tool_messages(talk.result)][-2:]
+    assert "in use forbids it" in refused
+    assert ran == "ran 1"
+    assert "secret_tool" in talk.offered
 
 
 @both_modes

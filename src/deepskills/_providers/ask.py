@@ -156,11 +156,11 @@ def _judge(item: Any, seen: Container[str]) -> tuple[str, str | None]:  # noqa: 
         return "", f"it lists {type(item).__name__}, not ProvidedSkill"
     try:
         # As whatever the provider put there: the types are only what it should have.
-        values: tuple[Any, ...] = (item.key, item.name, item.description, item.digest, item.frontmatter)
+        values: tuple[Any, ...] = (item.key, item.name, item.description, item.digest)
         further: tuple[Any, ...] = (item.version, item.directory)
     except Exception as error:  # noqa: BLE001 - attributes may be properties of the provider's own
         return "", f"its attributes cannot be read: {type(error).__name__}"
-    key, name, description, digest, frontmatter = values
+    key, name, description, digest = values
     if not _is_key(key):
         return "", f"its key must be a text of 1 to {MAX_KEY_LENGTH} characters without control characters"
     reason: str | None = None
@@ -170,8 +170,6 @@ def _judge(item: Any, seen: Container[str]) -> tuple[str, str | None]:  # noqa: 
         reason = "its name and description must be text"
     elif digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
         reason = "its digest must be 'sha256:' and 64 hexadecimal digits, or None"
-    elif not isinstance(frontmatter, Mapping):
-        reason = f"its frontmatter must be a mapping, got {type(frontmatter).__name__}"
     elif not all(isinstance(each, str | None) for each in further):
         reason = "its version and directory must be text, or None"
     return key, reason
