@@ -27,9 +27,9 @@ from deepskills._catalog.catalog import (
 from deepskills._catalog.lookup import requirement_problems
 from deepskills._errors import SkillsError
 from deepskills._io.drivers import side_by_side
-from deepskills._io.plan import Attempt, Failed, File, FindProviders, Plan, ResultT, in_worker, read_files
+from deepskills._io.plan import Attempt, Failed, File, FindRoutes, Plan, ResultT, Route, in_worker, read_files
 from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, list_skills
-from deepskills._providers.base import SkillProvider
+from deepskills._providers.base import ServesSkills, SkillProvider
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.files import ProvidedFiles
 from deepskills._providers.sources import Listed, Source, distinct
@@ -149,13 +149,17 @@ async def with_providers(sources: Sequence[Source]) -> list[Source]:
     paths = tuple(source.path for source in sources if source.provider is None)
     if not paths:
         return [*sources]
-    reply = await Attempt(FindProviders(paths))
-    serving = {} if isinstance(reply, Failed) else reply
-    return [
-        found
-        for source in sources
-        for found in [replace(source, provider=one) for one in serving.get(source.path, ())] or [source]
-    ]
+    reply = await Attempt(FindRoutes(paths))
+    routes = {} if isinstance(reply, Failed) else reply
+    return [found for source in sources for found in _divide(source, routes.get(source.path))]
+
+
+def _divide(source: Source, route: Route | None) -> list[Source]:
+    """Return a source once for each provider that serves it; a directory as it is."""
+    if source.provider is not None or route is None or not isinstance(route.backend, ServesSkills):
+        return [source]
+    providers = route.backend.providers_at(route.path, route.mount)
+    return [replace(source, provider=provider) for provider in providers] or [source]
 
 
 async def provider_of(sources: Iterable[Source], entry: SkillEntry) -> SkillProvider | None:
