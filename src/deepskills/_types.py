@@ -162,13 +162,6 @@ Trigger: TypeAlias = Literal["model", "user", "pin", "system"]
 """Who started a load: the model by `load_skill`, the user by a slash command, a pin, or the middleware itself."""
 
 
-ORIGIN_KEY = "deepskills:origin"
-"""The frontmatter key of an entry's origin; no file can set it, because no reader keeps such a key."""
-
-POWERS_KEY = "deepskills:powers"
-"""The frontmatter key of what a served skill asks for and was not granted."""
-
-
 class SkillOrigin(TypedDict):
     """Where a skill that was served from elsewhere came from."""
 

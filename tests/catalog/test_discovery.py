@@ -24,7 +24,7 @@ from deepskills._io.plan import (
     Failed,
     File,
     FindExisting,
-    FindProviders,
+    FindRoutes,
     ListDirectory,
     Listing,
     Plan,
@@ -55,7 +55,7 @@ class Tree:
             return frozenset()
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
-        if isinstance(call, FindProviders):
+        if isinstance(call, FindRoutes):
             return {}
         if isinstance(call, Work):
             return call.do()
@@ -82,7 +82,7 @@ class Tree:
         """Drive a plan to its end."""
         result, rounds = by_hand(plan, self.answer)
         # No call of the backend: work of our own, or a question to backends that serve skills.
-        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindProviders | FindExisting | Work)]
+        self.rounds += [calls for calls in rounds if not isinstance(calls[0], FindRoutes | FindExisting | Work)]
         return result
 
     def discover(

@@ -161,23 +161,6 @@ def test_sizes_count_everything_that_is_kept() -> None:
     assert 9 <= len(cache) <= 10
 
 
-def test_what_weighs_more_in_the_end_is_weighed_again() -> None:
-    """A list that has grown pushes others out, or itself if nothing else helps."""
-    cache: BoundedCache[str, list[int]] = BoundedCache(10, len)
-    lists: dict[str, list[int]] = {key: [0] for key in "abc"}
-    for key, value in lists.items():
-        cache.put(key, value)
-    lists["c"] += range(8)
-    cache.reweigh("c")
-    assert [key for key in "abc" if cache.get(key)] == ["b", "c"]
-    lists["c"] += range(8)
-    cache.reweigh("c")
-    cache.reweigh("gone")
-    assert [key for key in "abc" if cache.get(key)] == ["b"]
-    cache.put("d", [0] * 9)
-    assert len(cache) == 2
-
-
 # What a process holds, however long it serves strangers. Bounds are made small, so that a short run passes them often.
 
 SMALL = 200_000

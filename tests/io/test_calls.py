@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +76,21 @@ def store_backend() -> StoreBackend:
 # Extensions.
 
 
-def extension(answer: Callable[[str], Any]) -> Ask[Any]:
-    async def acall() -> Any:
-        await asyncio.sleep(0)
-        return answer("async")
-
-    return Ask(lambda: answer("sync"), acall)
-
-
 @both_modes
 def test_an_extension_is_called_in_the_callers_own_thread_and_context(mode: Mode) -> None:
-    """A sync run calls the plain method, an async run awaits its twin on the loop; neither needs a backend."""
+    """One written `def` in any run, one written `async def` in an async one, on its loop; no backend is needed."""
     here, variable = threading.current_thread(), contextvars.ContextVar("variable", default="unset")
     variable.set("the caller's")
-    answers = perform(mode, ask(extension(lambda how: (how, threading.current_thread() is here, variable.get()))), None)
-    assert answers == [(mode, True, "the caller's")]
+
+    def plain() -> tuple[bool, str]:
+        return threading.current_thread() is here, variable.get()
+
+    async def awaited() -> tuple[bool, str]:
+        await asyncio.sleep(0)
+        return plain()
+
+    answers = perform(mode, ask(Ask(plain), Ask(awaited)), None)
+    assert answers == [(True, "the caller's"), (mode == "async", "the caller's")]
 
 
 @both_modes
@@ -98,16 +99,14 @@ def test_extensions_of_a_round_are_called_in_order(mode: Mode) -> None:
     running: list[int] = []
     seen: list[list[int]] = []
 
-    def asked(number: int) -> Ask[Any]:
-        async def acall() -> None:
-            running.append(number)
-            await asyncio.sleep(0.01 * (3 - number))
-            seen.append(running.copy())
-            running.remove(number)
+    async def asked(number: int) -> None:
+        running.append(number)
+        await asyncio.sleep(0.01 * (3 - number))
+        seen.append(running.copy())
+        running.remove(number)
 
-        return Ask(lambda: seen.append([number]), acall)
-
-    perform(mode, ask(*(asked(number) for number in range(3))), None)
+    calls: list[Ask[None]] = [Ask(partial(asked, number)) for number in range(3)]
+    perform(mode, ask(*calls), None)
     assert seen == [[0], [1], [2]]
 
 
@@ -115,22 +114,16 @@ def test_extensions_of_a_round_are_called_in_order(mode: Mode) -> None:
 def test_an_extension_that_raises_is_a_failure_and_an_interrupt_passes(mode: Mode) -> None:
     """What an extension raises is an answer; what LangGraph needs to see leaves the driver. No time limit applies."""
 
-    def fail(_how: str) -> None:
-        raise ValueError("mine")
-
-    def interrupt(_how: str) -> None:
+    def interrupt() -> None:
         raise GraphInterrupt
 
-    def slow(how: str) -> str:
-        time.sleep(0.05)
-        return how
+    async def slow() -> str:
+        await asyncio.sleep(0.05)
+        return "done"
 
-    assert perform(mode, ask(extension(fail), extension(slow)), None, 0.01) == [
-        Failed("ValueError: mine"),
-        mode,
-    ]
+    assert perform(mode, ask(Ask(fail), Ask(slow)), None, 0.01) == [Failed("ValueError: mine"), "done"]
     with pytest.raises(GraphInterrupt):
-        perform(mode, ask(extension(interrupt)), None)
+        perform(mode, ask(Ask(interrupt)), None)
 
 
 # Commands.
@@ -495,7 +488,8 @@ FAILING: dict[str, Callable[[], Call[Any]]] = {
     "async function": lambda: CallFunction(afail),
     "exit": lambda: CallFunction(exit, (3,)),
     "work": lambda: Work(fail),
-    "extension": lambda: Ask(fail, afail),
+    "extension": lambda: Ask(fail),
+    "async extension": lambda: Ask(afail),
     "backend": lambda: ListDirectory("/nowhere/at/all"),
     "shell": lambda: Execute("true"),
     "late": lambda: CallFunction(threading.Event().wait, (HANGS,), seconds=0.01),
@@ -571,7 +565,8 @@ def test_no_broad_except_in_a_plan_catches_an_interrupt(mode: Mode) -> None:
     async def ainterrupt() -> object:
         raise GraphInterrupt
 
-    for call in (Ask(interrupt, ainterrupt), CallFunction(interrupt), Work(interrupt)):
+    calls: list[Call[Any]] = [Ask(interrupt), Ask(ainterrupt), CallFunction(interrupt), Work(interrupt)]
+    for call in calls:
 
         async def plan(call: Call[Any] = call) -> None:
             try:
@@ -584,7 +579,7 @@ def test_no_broad_except_in_a_plan_catches_an_interrupt(mode: Mode) -> None:
 
         with pytest.raises(GraphInterrupt):
             perform(mode, plan())
-    assert seen == ["closed"] * 3
+    assert seen == ["closed"] * 4
 
 
 # A user's functions and objects.

@@ -36,15 +36,7 @@ from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._skillmd.text import is_text
-from deepskills._types import (
-    ORIGIN_KEY,
-    POWERS_KEY,
-    SKILL_FILE,
-    CatalogRecord,
-    SkillMetadata,
-    SkillOrigin,
-    SkillProblem,
-)
+from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -84,11 +76,11 @@ class SkillEntry:
     provided: ProvidedSkill | None = field(default=None, compare=False, repr=False)
     """The skill as its provider lists it; `None` if it lies in a directory, or only state knows of it."""
 
-    @property
-    def origin(self) -> SkillOrigin | None:
-        """Where a skill that was served from elsewhere came from; such a skill grants itself nothing."""
-        origin: SkillOrigin | None = self.frontmatter.get(ORIGIN_KEY)
-        return origin
+    origin: SkillOrigin | None = None
+    """Where a skill of an untrusted provider came from; such a skill grants itself nothing."""
+
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """The frontmatter by which such a skill asks for powers: set aside here, so that a human may grant them."""
 
     @property
     def is_dynamic(self) -> bool:
@@ -164,6 +156,10 @@ class Reading:
     """Headings and the beginning of the instructions, for search."""
     provided: ProvidedSkill | None = field(default=None, compare=False)
     """The skill as its provider lists it."""
+    origin: SkillOrigin | None = None
+    """Where it came from, if its provider is not trusted."""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """The frontmatter by which it asks for powers, if its provider is not trusted."""
     sha256: str = ""
     """SHA-256 of the whole file; empty if only a part of it was read."""
     entries: dict[tuple[str, str], SkillEntry] = field(default_factory=dict, compare=False)
@@ -200,9 +196,12 @@ class Readings:
         """Return what a provider says of a skill; `content` is its file, where it was read at once."""
         version = skill.version if content is None else digest_of(content)
         key = (path, f"listed:{version}")
+        origin = None
+        if not provider.trusted:
+            origin = SkillOrigin(label=provider.label, uri=skill.key, via=provider.via, dynamic=skill.is_dynamic)
         known = self._remembered.get(key)
-        # Compared as well: a provider may say something else of the same version.
-        if known is not None and known.provided == skill:
+        # Compared as well: a provider may say something else of the same version, and another may not be trusted.
+        if known is not None and known.provided == skill and known.origin == origin:
             return known
         listed = self._read_values(skill, path, version or "") if content is None else self.read(path, content)
         # A key is no directory, so no name has to be that of one.
@@ -212,8 +211,7 @@ class Readings:
             beside.add("name-invalid")
         problems = tuple(found for found in listed.problems if found["code"] not in beside)
         reading = replace(listed, problems=problems, provided=skill, entries={})
-        if not provider.trusted:
-            origin = SkillOrigin(label=provider.label, uri=skill.key, via=provider.via, dynamic=skill.is_dynamic)
+        if origin is not None:
             reading = _without_powers(reading, origin)
         self._remembered.put(key, reading)
         return reading
@@ -234,7 +232,7 @@ class Readings:
             return found
         # Of an untrusted skill the listing counts, not the file: what it asks for was set aside there.
         listed = self._remembered.get((path, f"listed:{digest}"))
-        return listed if listed is not None and ORIGIN_KEY in listed.frontmatter else None
+        return listed if listed is not None and listed.origin is not None else None
 
     def entry(self, reading: Reading, source: str, name_of: Callable[[str], str] = str) -> SkillEntry:
         """Return the entry of a usable file, as one source gives it and calls it."""
@@ -256,6 +254,8 @@ class Readings:
                 reading.sha256,
                 beginning=reading.beginning,
                 provided=reading.provided,
+                origin=reading.origin,
+                asked=reading.asked,
             )
             # `setdefault`: two threads may make it at the same time, and both must get the same one.
             entry = reading.entries.setdefault((source, name), made)
@@ -298,8 +298,7 @@ def _without_powers(reading: Reading, origin: SkillOrigin) -> Reading:
         powers |= {key: text for key, text in metadata["metadata"].items() if key == INCLUDE_TOOLS}
         powers |= {"allowed-tools": metadata["allowed_tools"]} if metadata["allowed_tools"] else {}
         metadata = SkillMetadata(**{**metadata, "allowed_tools": [], "metadata": further})
-    kept |= {ORIGIN_KEY: origin, POWERS_KEY: powers}
-    return replace(reading, metadata=metadata, frontmatter=kept)
+    return replace(reading, metadata=metadata, frontmatter=kept, origin=origin, asked=powers)
 
 
 def _read_beside(reading: Reading, path: str, content: bytes) -> Reading:
@@ -344,8 +343,8 @@ def _size(value: object) -> int:
 
 def _weigh(reading: Reading) -> int:
     """Return what a reading keeps alive. A stranger chooses which part of a file is large, so all of them count."""
-    problems = size_of(reading.problems) if reading.problems else 0
-    return problems + _weigh_parts(reading.metadata, reading.frontmatter, reading.beginning)
+    rare = sum(size_of(part) for part in (reading.problems, reading.asked) if part)
+    return rare + _weigh_parts(reading.metadata, reading.frontmatter, reading.beginning)
 
 
 def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], beginning: bytes) -> int:
@@ -482,16 +481,18 @@ class Catalog:
 
 
 def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> str:
-    """Return what identifies a catalog: what lies where.
+    """Return what identifies a catalog: what lies where, and by which key its provider knows it.
 
     A file's digest stands for everything that was read from it, so no description has to be hashed.
     """
     parts = [*(part for source in sources for part in (source.path, source.label)), ""]
     for entry in entries:
-        parts += (entry.name, entry.path, entry.source, entry.digest)
-        if INVOCATION_FILE in entry.frontmatter:
+        if entry.provided is not None:
+            further = entry.provided.key
+        else:
             # It comes from another file.
-            parts.append(INVOCATION_FILE)
+            further = INVOCATION_FILE if INVOCATION_FILE in entry.frontmatter else ""
+        parts += (entry.name, entry.path, entry.source, entry.digest, further)
     text = "\0".join(parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -592,12 +593,10 @@ class Catalogs:
         restrictions, origins = known["restrictions"], known.get("origins", {})
         entries = []
         for skill in skills:
-            kept: dict[str, object] = {**restrictions.get(skill["name"], {})}
-            if skill["name"] in origins:
-                kept[ORIGIN_KEY] = origins[skill["name"]]
             # By the path: the last source, as in discovery the later one wins.
             under = [source.path for source in sources if lies_under(skill["path"], source.path)]
-            entries.append(SkillEntry(skill, under[-1] if under else "", "", kept, is_read=False))
+            kept, origin = {**restrictions.get(skill["name"], {})}, origins.get(skill["name"])
+            entries.append(SkillEntry(skill, under[-1] if under else "", "", kept, is_read=False, origin=origin))
         return Catalog(entries, sources)
 
 

@@ -27,15 +27,15 @@ from deepskills._catalog.catalog import (
 from deepskills._catalog.lookup import requirement_problems
 from deepskills._errors import SkillsError
 from deepskills._io.drivers import side_by_side
-from deepskills._io.plan import Attempt, Failed, File, FindProviders, Plan, ResultT, in_worker
+from deepskills._io.plan import Attempt, Failed, File, FindRoutes, Plan, ResultT, Route, in_worker, read_files
 from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, list_skills
-from deepskills._providers.base import SkillProvider
+from deepskills._providers.base import ServesSkills, SkillProvider
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.files import ProvidedFiles
 from deepskills._providers.sources import Listed, Source, distinct
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
-from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
+from deepskills._types import SKILL_FILE, LoadRecord, SkillMetadata, SkillProblem
 
 _NAME_FORM = frozenset({"name-invalid", "name-directory-mismatch"})
 
@@ -149,13 +149,17 @@ async def with_providers(sources: Sequence[Source]) -> list[Source]:
     paths = tuple(source.path for source in sources if source.provider is None)
     if not paths:
         return [*sources]
-    reply = await Attempt(FindProviders(paths))
-    serving = {} if isinstance(reply, Failed) else reply
-    return [
-        found
-        for source in sources
-        for found in [replace(source, provider=one) for one in serving.get(source.path, ())] or [source]
-    ]
+    reply = await Attempt(FindRoutes(paths))
+    routes = {} if isinstance(reply, Failed) else reply
+    return [found for source in sources for found in _divide(source, routes.get(source.path))]
+
+
+def _divide(source: Source, route: Route | None) -> list[Source]:
+    """Return a source once for each provider that serves it; a directory as it is."""
+    if source.provider is not None or route is None or not isinstance(route.backend, ServesSkills):
+        return [source]
+    providers = route.backend.providers_at(route.path, route.mount)
+    return [replace(source, provider=provider) for provider in providers] or [source]
 
 
 async def provider_of(sources: Iterable[Source], entry: SkillEntry) -> SkillProvider | None:
@@ -375,11 +379,14 @@ class SourceScan:
         sources: SourcesOfRun,
         seen: dict[str, Discovery] | None = None,
         runtime: Callable[[], object] = lambda: None,
+        loaded: Mapping[str, LoadRecord] | None = None,
     ) -> None:
         self._library = library
         self._runtime = runtime
         self._sources_of_run = sources
         self._seen = seen if seen is not None else {}
+        self._loaded = loaded or {}
+        """What is loaded, by name."""
         self._directories = library.directories()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
@@ -408,10 +415,31 @@ class SourceScan:
                     retried=retried,
                     caller=self._caller,
                 )
+                await self._read_loaded(self.found.catalog)
             else:
                 problems = [problem("sources", "sources-failed", reason=failure)]
                 self.found = Discovery(known or Catalog(), problems, is_resolved=False)
         return self.found
+
+    async def _read_loaded(self, catalog: Catalog) -> None:
+        """Read the files of loaded skills that were only listed: what they allow and forbid, a list need not say."""
+        # Of an untrusted provider the list counts, which was compared with the file at the load.
+        unread = [
+            entry
+            for name, record in self._loaded.items()
+            if (entry := catalog.by_name.get(name)) is not None
+            and entry.provided is not None
+            and entry.origin is None
+            and entry.path == record["path"]
+            and entry.digest in (record["digest"], record.get("listed"))
+            and self._library.readings.recall(record["path"], record["digest"]) is None
+        ]
+        plans = [self.read(entry, read_files([entry.path])) for entry in unread]
+        for entry, files in zip(unread, await side_by_side(*plans), strict=True):
+            content = files[entry.path].content
+            # What could not be read stays unknown, and judges of calls refuse.
+            if content is not None:
+                self._library.readings.read(entry.path, content)
 
     @property
     def _caller(self) -> Caller:

@@ -25,6 +25,7 @@ from deepskills._io.plan import (
     File,
     Listing,
     ReadFiles,
+    Route,
     WriteFiles,
     too_large,
 )
@@ -87,23 +88,32 @@ def is_composite(backend: object) -> "TypeGuard[CompositeBackend]":
     return is_instance_of(backend, _BACKENDS, "CompositeBackend")
 
 
-def find_route(backend: object, path: str) -> tuple[object, str]:
-    """Return the backend that serves `path`, and the path as that backend knows it."""
+def find_route(backend: object, path: str, mount: str = "") -> Route:
+    """Return the backend that serves `path`; `mount` is what stands before it already."""
     if not is_composite(backend):
-        return backend, path
+        return Route(backend, path, mount)
     # Longest prefix first, as deepagents sorts them, so that the innermost mount wins.
     for prefix, part in backend.sorted_routes:
         root = prefix.rstrip("/")
         if path == root or path.startswith(f"{root}/"):
-            return find_route(part, path[len(root) :] or "/")
-    return find_route(backend.default, path)
+            return find_route(part, path[len(root) :] or "/", mount + root)
+    return find_route(backend.default, path, mount)
+
+
+def find_parts(backend: object) -> Iterator[object]:
+    """Yield the backends behind however many that only route."""
+    if is_composite(backend):
+        for part in (backend.default, *backend.routes.values()):
+            yield from find_parts(part)
+    else:
+        yield backend
 
 
 def find_routed_parts(backend: object, paths: Iterable[str]) -> list[object]:
     """Return the backends that really serve `paths`, behind however many that only route."""
     if not is_composite(backend):
         return [backend]
-    return list({id(part): part for part, _path in (find_route(backend, path) for path in paths)}.values())
+    return list({id(part): part for part in (find_route(backend, path).backend for path in paths)}.values())
 
 
 def shell_of(backend: Any) -> "SandboxBackendProtocol | None":  # noqa: ANN401 - whatever was passed
@@ -128,7 +138,7 @@ def has_own(part: object, method: str) -> bool:
 
 def refuses_writes(backend: object, path: str) -> bool:
     """Whether the backend that serves `path` is one of our read-only ones, or has no way to write."""
-    part, _own_path = find_route(backend, path)
+    part = find_route(backend, path).backend
     return _is_read_only(part) or (not has_own(part, "write") and not has_own(part, "awrite"))
 
 
@@ -206,7 +216,7 @@ def unfit_files(backend: object, paths: Iterable[str], max_bytes: int) -> dict[s
 
 
 def _local_path(backend: object, path: str) -> str | None:
-    part, own_path = find_route(backend, path)
+    part, own_path, _ = find_route(backend, path)
     if isinstance(part, PathsOfThisMachine):
         return own_path
     if not _is_filesystem(part):
@@ -224,7 +234,7 @@ def _paths_below(backend: "FilesystemBackend") -> Callable[[str], str]:
 
 def real_root(backend: object) -> str | None:
     """Return the real directory at which relative paths start; `None` where paths are not those of a disk."""
-    part, _ = find_route(backend, "/")
+    part = find_route(backend, "/").backend
     return os.fspath(part.cwd) if _is_filesystem(part) and not part.virtual_mode else None
 
 
@@ -233,13 +243,13 @@ def shell_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     shell = shell_of(backend)
     if not _is_filesystem(shell):
         return {}
-    found = {path: _local_path(backend, path) for path in paths if find_route(backend, path)[0] is shell}
+    found = {path: _local_path(backend, path) for path in paths if find_route(backend, path).backend is shell}
     return {path: local for path, local in found.items() if local is not None and local != path}
 
 
 def with_virtual_hint(found: SkillProblem, backend: object) -> SkillProblem:
     """Return a problem; that of a missing source says how a backend takes paths that are not those of the disk."""
-    part, own_path = find_route(backend, found["path"])
+    part, own_path, _ = find_route(backend, found["path"])
     if found["code"] != "source-missing" or not _is_filesystem(part) or not part.virtual_mode:
         return found
     root = os.fspath(part.cwd).rstrip("/")
@@ -254,7 +264,7 @@ def with_virtual_hint(found: SkillProblem, backend: object) -> SkillProblem:
 
 def shows_other_files(backend: object, other: object, path: str) -> bool:
     """Whether two backends surely hold different files at a path; of backends of unknown kinds nothing is sure."""
-    (part, own_path), (other_part, other_path) = find_route(backend, path), find_route(other, path)
+    (part, own_path, _), (other_part, other_path, _) = find_route(backend, path), find_route(other, path)
     if part is other_part:
         return os.path.normpath(own_path) != os.path.normpath(other_path)
     kind, other_kind = _kind(part), _kind(other_part)
@@ -415,55 +425,3 @@ A context variable because there is no other way: the file tools of deepagents c
 backend that is mounted for all users has to know whose run it answers, and which skills that run has loaded, which
 LangGraph's own context does not tell. It would be unnecessary if backends were given the runtime of the tool.
 """
-
-
-def _mount(path: str, inner: str) -> str:
-    """Return where the part that serves a path is mounted; empty if it is not."""
-    whole, below = path.rstrip("/"), inner.rstrip("/")
-    return whole[: len(whole) - len(below)] if whole.endswith(below) else ""
-
-
-# Backends that are providers themselves.
-
-
-class ServesSkills:
-    """Marks a backend whose directories are those of providers, which list and read the skills in them."""
-
-    executes: frozenset[str] = frozenset()
-    """Names of tools that execute code, beside those that every agent's guard knows."""
-
-    def providers_at(self, path: str, mount: str | None) -> Sequence[Any]:
-        """Return the providers of the skills below a path of this backend.
-
-        `mount` is what stands before this backend's own paths for file tools; `None` if those do not lead here.
-        """
-        raise NotImplementedError
-
-
-def providers_of(backend: object, paths: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """Return by path the providers that serve it, behind however many backends that only route."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for path in paths:
-        part, inner = find_route(backend, path)
-        if isinstance(part, ServesSkills):
-            found[path] = tuple(part.providers_at(inner, _mount(path, inner)))
-    return found
-
-
-def serves_skills(backend: object) -> bool:
-    """Whether a backend, or one that is mounted behind it, serves skills of providers."""
-    return next(_serving(backend), None) is not None
-
-
-def executing_tools(backend: object) -> frozenset[str]:
-    """Return the tools that execute code, as the backends that serve skills name them."""
-    return frozenset(name for part in _serving(backend) for name in part.executes)
-
-
-def _serving(backend: object) -> Iterator[ServesSkills]:
-    """Yield the backends that serve skills of providers, behind however many that only route."""
-    if is_composite(backend):
-        for part in (backend.default, *backend.routes.values()):
-            yield from _serving(part)
-    elif isinstance(backend, ServesSkills):
-        yield backend

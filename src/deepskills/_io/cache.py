@@ -99,54 +99,24 @@ class BoundedCache(Generic[KeyT, ValueT]):
         with self._lock:
             self._store(key, value, weight)
 
-    def reweigh(self, key: KeyT) -> None:
-        """Weigh again what is remembered under `key`, such as a future that now has its result."""
-        with self._lock:
-            found = self._kept.get(key)
-        if found is None:
-            return
-        weight = self._weight_of(key, found[0])
-        with self._lock:
-            # Another value may have come meanwhile; that one was weighed when it came.
-            if self._kept.get(key) is found:
-                self._store(key, found[0], weight)
-
-    def discard(self, key: KeyT) -> None:
-        """Forget what is remembered under `key`, if anything is."""
-        with self._lock:
-            if key in self._kept:
-                self._forget(key)
-
     def get_or_make(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
         """Return what is remembered under `key`, else what `make` returns, and remember that."""
         found = self.get(key)
         if found is not None:
             return found
-        # One lock per key: whoever makes a large value holds up those who want the same one, and nobody else.
-        own = threading.Lock()
-        with own:
-            while True:
-                with self._lock:
-                    kept = self._kept.get(key)
-                    if kept is not None:
-                        return kept[0]
-                    making = self._making.setdefault(key, own)
-                if making is own:
-                    break
-                # Another thread makes it. It may fail, or make what is too heavy to keep, so it is looked up again.
-                with making:
-                    pass
-            try:
-                value = make()
-                weight = self._weight_of(key, value)
-            except BaseException:
-                with self._lock:
-                    del self._making[key]
-                raise
+        with self._lock:
+            own = self._making.setdefault(key, threading.Lock())
+        try:
+            # One lock per key: a thread that makes a large value holds up those that want the same one alone.
+            with own:
+                # Another thread may have made it meanwhile, unless it failed, or what it made is too heavy to keep.
+                value = self.get(key)
+                if value is None:
+                    value = make()
+                    self.put(key, value)
+        finally:
             with self._lock:
-                self._store(key, value, weight)
-                # Others may still wait on this lock: they hold the object itself.
-                del self._making[key]
+                self._making.pop(key, None)
         return value
 
     def _weight_of(self, key: KeyT, value: ValueT) -> int:

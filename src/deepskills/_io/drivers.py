@@ -44,6 +44,7 @@ from deepskills._io.backends import (
     accepts_timeout,
     describe,
     existing_paths,
+    find_route,
     find_routed_parts,
     has_own,
     is_local,
@@ -51,7 +52,6 @@ from deepskills._io.backends import (
     listing,
     only_async,
     passes_through,
-    providers_of,
     real_paths,
     shell_of,
     shell_paths,
@@ -71,7 +71,7 @@ from deepskills._io.plan import (
     Failed,
     File,
     FindExisting,
-    FindProviders,
+    FindRoutes,
     ListDirectory,
     Pause,
     Plan,
@@ -462,7 +462,7 @@ async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
     With a limit, a backend whose async methods only wait for a thread is called in a thread of ours: the loop's own
     pool would be waited for at the end of the process.
     """
-    is_own = isinstance(call, WaitFor | Pause | CallFunction | FindProviders)
+    is_own = isinstance(call, WaitFor | Pause | CallFunction | FindRoutes)
     # What is awaited without a thread is awaited here; everything else would block the loop.
     if is_own or (type(call) in _METHODS and _is_awaited(call, backend, limit)):
         return await attempt_on_loop(call, backend)
@@ -623,7 +623,7 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
     **dict.fromkeys(_METHODS, _ask_backend),
     ReadFiles: _read,
     ResolveLinks: lambda call, backend: real_paths(backend, call.paths),
-    FindProviders: lambda call, backend: providers_of(backend, call.paths),
+    FindRoutes: lambda call, backend: {path: find_route(backend, path) for path in call.paths},
     ShellPaths: lambda call, backend: shell_paths(backend, call.paths),
     FindExisting: lambda call, backend: existing_paths(backend, call.paths),
     CallFunction: _call,
@@ -637,8 +637,8 @@ _MAKERS: dict[type, Callable[[Any, Backend], Reply]] = {
 # The same, async.
 
 
-async def _afind_providers(call: FindProviders, backend: Backend) -> Reply:
-    return providers_of(backend, call.paths)
+async def _afind_routes(call: FindRoutes, backend: Backend) -> Reply:
+    return {path: find_route(backend, path) for path in call.paths}
 
 
 async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
@@ -658,7 +658,7 @@ async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
 
 
 async def _aask(call: Ask[Any], _backend: Backend) -> Reply:
-    value = (call.acall or call.call)()
+    value = call.call()
     return await value if inspect.isawaitable(value) else value
 
 
@@ -680,7 +680,7 @@ async def _await(call: WaitFor[Any], _backend: Backend) -> Reply:
 _ASYNC_MAKERS: dict[type, Callable[[Any, Backend], Awaitable[Reply]]] = {
     **dict.fromkeys(_METHODS, _aask_backend),
     ReadFiles: _aread,
-    FindProviders: _afind_providers,
+    FindRoutes: _afind_routes,
     CallFunction: _acall,
     Ask: _aask,
     WaitFor: _await,

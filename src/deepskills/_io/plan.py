@@ -58,7 +58,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 from deepskills._errors import SkillsError
 from deepskills._types import MAX_SKILL_FILE_BYTES
@@ -115,6 +115,17 @@ class File:
     def is_missing(self) -> bool:
         """Whether the backend says that there is no such file."""
         return self.content is None and is_missing_error(self.error)
+
+
+class Route(NamedTuple):
+    """What serves a path, behind however many backends that only route."""
+
+    backend: object
+    path: str
+    """The path as that backend knows it."""
+
+    mount: str = ""
+    """What stands before the backend's own paths."""
 
 
 # Failures.
@@ -260,8 +271,8 @@ class ResolveLinks(Call[dict[str, str]]):
 
 
 @dataclass(frozen=True)
-class FindProviders(Call[dict[str, tuple[Any, ...]]]):
-    """Find out which providers serve paths, decided without I/O; paths that lie in directories are left out."""
+class FindRoutes(Call[dict[str, Route]]):
+    """Find out which backend serves each path, behind those that only route; decided without I/O."""
 
     paths: tuple[str, ...]
 
@@ -341,8 +352,6 @@ class Ask(Call[ReplyT]):
     """
 
     call: Callable[[], ReplyT | Awaitable[ReplyT]]
-    acall: Callable[[], Awaitable[ReplyT]] | None = None
-    """What an async run calls in its place, for a method that comes as a pair of `x` and `ax`."""
 
 
 @dataclass(frozen=True)
@@ -495,9 +504,6 @@ class Visitor(Generic[KeyT]):
         """Record what a directory holds, or why it could not be listed, and return the directories below it to list."""
         raise NotImplementedError
 
-    async def settle(self) -> None:
-        """Do what needs further calls, after each level and before the next is admitted."""
-
 
 @dataclass
 class Walked(Generic[KeyT]):
@@ -565,8 +571,6 @@ async def walk(
             for visit, reply in zip(level, replies, strict=True)
             for key, path in visitor.take(visit, reply)
         ]
-        # For instance to resolve links: what was kept of this level decides what of the next is worth entering.
-        await visitor.settle()
     raise AssertionError  # pragma: no cover - the count has no end
 
 

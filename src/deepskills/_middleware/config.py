@@ -30,7 +30,7 @@ from deepskills._catalog.catalog import STRICTNESS, Catalogs, Readings, Visibili
 from deepskills._catalog.discovery import Discovery, ScanSettings
 from deepskills._errors import SkillsError
 from deepskills._files.paths import AssetDirectories, check_directories
-from deepskills._io.backends import can_execute, executing_tools, has_file_methods, is_backend, serves_skills
+from deepskills._io.backends import can_execute, has_file_methods, is_backend
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import needs_loop
 from deepskills._io.plan import Attempt, CallFunction, Failed
@@ -39,6 +39,7 @@ from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
 from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
+from deepskills._providers.base import executing_tools, serves_skills
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._types import SkillMetadata

@@ -57,7 +57,7 @@ from deepskills._prompt import messages as words
 from deepskills._prompt.messages import Reply
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
-from deepskills._types import Trigger
+from deepskills._types import SkillMetadata, Trigger
 
 logger = logging.getLogger("deepskills")
 
@@ -436,9 +436,14 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
     filled = await in_worker(
         lambda: fill_in(text, arguments, names=names, skill_dir=directory, session_id=session), size
     )
-    found = {key: reading.frontmatter[key] for key in reading.frontmatter if not is_served or key == INVOCATION_FILE}
     # The entry as the file says it now: an extension has to judge what will be loaded, not what was listed.
-    present = replace(entry, frontmatter={**entry.frontmatter, **found}, sha256=reading.sha256)
+    present = replace(entry, sha256=reading.sha256)
+    if reading.metadata is not None and not is_served:
+        skill = SkillMetadata(**{**reading.metadata, "name": entry.name})
+        present = replace(present, skill=skill, frontmatter=reading.frontmatter)
+    # What the file beside it forbids holds, whether that was read now or when skills were listed.
+    if INVOCATION_FILE in entry.frontmatter or INVOCATION_FILE in reading.frontmatter:
+        present = replace(present, frontmatter={**present.frontmatter, INVOCATION_FILE: "user-only"})
     load = SkillLoad(present, arguments, request.trigger, filled, 0, inventory.resources, run.runtime)
     changed = (await change_text(load, run)) if run.settings.extensions else filled
     if isinstance(changed, Failed):

@@ -51,8 +51,6 @@ from deepskills._providers.sources import Source
 from deepskills._skillmd.problems import problem
 from deepskills._types import (
     DEFAULT_LOADED_TOKENS,
-    ORIGIN_KEY,
-    POWERS_KEY,
     SKILL_FILE,
     LoadRecord,
     SkillMetadata,
@@ -283,7 +281,8 @@ class Run:
         # Not `self`: a look that refers to its run would be a circle, which only the garbage collector frees.
         runtime = partial(tool_runtime, self.state, self._runtime)
         seen = self.invocation.found if self.invocation is not None else None
-        return SourceScan(settings.library, partial(settings.sources_in, runtime), seen, runtime)
+        sources = partial(settings.sources_in, runtime)
+        return SourceScan(settings.library, sources, seen, runtime, self.thread.standing.records)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -599,7 +598,7 @@ def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
 
 def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
     """Return a served skill with those of the powers that it asks for which were granted."""
-    asked = entry.frontmatter.get(POWERS_KEY) or {}
+    asked = entry.asked
     if not asked or not granted:
         return entry
     keys = {key for power in granted for key in _POWER_KEYS[power]}
@@ -639,18 +638,17 @@ def is_gone(record: LoadRecord, found: Discovery) -> bool:
 
 def _find_loaded(name: str, record: LoadRecord, current: SkillEntry | None, readings: Readings) -> SkillEntry:
     """Return what a loaded skill's own file said, the one that was loaded, as far as this process has read it."""
-    # The file itself before what a provider listed of it, but for what is not trusted: that was compared at the load.
-    if current is not None and current.provided is not None and current.origin is None:
-        own = readings.recall(record["path"], record["digest"])
-        if own is not None and own.metadata is not None:
-            return replace(readings.entry(own, current.source, lambda _own: name), provided=current.provided)
+    # The file itself counts, not what a provider listed of it; of what is not trusted, both were compared at the load.
+    provided = current.provided if current is not None and current.origin is None else None
     # A provider may have versions of its own in the catalog; `listed` is the one of the load.
-    if current is not None and current.is_read and current.digest in (record["digest"], record.get("listed")):
+    is_same = current is not None and current.digest in (record["digest"], record.get("listed"))
+    if current is not None and current.is_read and is_same and provided is None:
         return current
     reading = readings.recall(record["path"], record["digest"])
     if reading is not None and reading.metadata is not None:
         source = record.get("source") or (current.source if current is not None else "")
-        return readings.entry(reading, source, lambda _own: name)
+        entry = readings.entry(reading, source, lambda _own: name)
+        return replace(entry, provided=provided) if provided is not None else entry
     # What the catalog says of its origin counts before what state does.
     origin = (current.origin if current is not None else None) or record.get("origin")
     return unread_entry(name, record["path"], record["digest"], origin)
@@ -673,4 +671,4 @@ def unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | N
         metadata={},
         allowed_tools=[],
     )
-    return SkillEntry(skill, "", digest, {ORIGIN_KEY: origin} if origin is not None else {}, is_read=False)
+    return SkillEntry(skill, "", digest, is_read=False, origin=origin)

@@ -22,7 +22,7 @@ from langgraph.types import interrupt
 
 from deepskills._catalog.catalog import INCLUDE_TOOLS, SkillEntry, include_names
 from deepskills._files.paths import path_of_call
-from deepskills._io.backends import is_backend, serves_skills
+from deepskills._io.backends import is_backend
 from deepskills._io.plan import Ask, Attempt, Failed, together, unwrap
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import (
@@ -52,6 +52,7 @@ from deepskills._prompt.messages import (
     word_refusal,
     word_unresolved_tool,
 )
+from deepskills._providers.base import serves_skills
 from deepskills._providers.sources import Source
 from deepskills._types import SkillMetadata, SkillOrigin
 

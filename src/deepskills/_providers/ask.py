@@ -6,14 +6,14 @@ each value is looked at before anybody uses it. What is wrong becomes a problem 
 
 import inspect
 import re
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from deepskills._io.plan import Attempt, CallFunction, Failed, File, together
+from deepskills._io.plan import Attempt, CallFunction, Failed, File, together, too_large
 from deepskills._providers.base import SCHEME, ListingProblems, ProvidedFile, ProvidedSkill, SkillProvider
 from deepskills._providers.sources import MAX_NAMED, Listed, Source
 from deepskills._skillmd.problems import problem, quoted
@@ -45,9 +45,9 @@ class Asked:
         """The address of the provider among sources."""
         return f"{SCHEME}{self.provider.label}"
 
-    def path_of(self, skill: ProvidedSkill, location: str | None = None) -> str:
+    def path_of(self, key: str, location: str | None = None) -> str:
         """Return the path of a skill's `SKILL.md`, by which state and file tools know it."""
-        directory = location or f"{self.source}/{quote(skill.key, safe='')}"
+        directory = location or f"{self.source}/{quote(key, safe='')}"
         return f"{directory.rstrip('/')}/{SKILL_FILE}"
 
     def call(self, method: str, *given: object, at_most: int | None = None) -> CallFunction[Any]:
@@ -136,47 +136,43 @@ def _check_listing(source: Source, asked: Asked, reply: Any) -> Listed:  # noqa:
         listed.problems += reply.pop(0).problems
     listed.is_cut = len(reply) > MAX_DIRECTORIES
     seen: set[str] = set()
-    invalid = 0
+    reasons: list[tuple[str, str]] = []
     for item in reply[:MAX_DIRECTORIES]:
-        reason = _invalid(item, seen)
+        key, reason = _judge(item, seen)
         if reason is None:
-            seen.add(item.key)
-            listed.skills[asked.path_of(item, item.directory)] = item
-            continue
-        invalid += 1
-        if invalid <= MAX_NAMED:
-            path = asked.path_of(item) if isinstance(item, ProvidedSkill) and _is_key(item.key) else asked.source
-            listed.problems.append(problem(path, "provided-invalid", reason=reason))
-    if invalid > MAX_NAMED:
-        reason = f"{invalid - MAX_NAMED} more of its skills are invalid"
-        listed.problems.append(problem(asked.source, "provided-invalid", reason=reason))
+            seen.add(key)
+            listed.skills[asked.path_of(key, item.directory)] = item
+        else:
+            reasons.append((asked.path_of(key) if key else asked.source, reason))
+    if len(reasons) > MAX_NAMED:
+        reasons[MAX_NAMED:] = [(asked.source, f"{len(reasons) - MAX_NAMED} more of its skills are invalid")]
+    listed.problems += [problem(path, "provided-invalid", reason=reason) for path, reason in reasons]
     return listed
 
 
-def _invalid(item: Any, seen: set[str]) -> str | None:  # noqa: ANN401 - whatever a provider listed
-    """Return what is wrong with a listed skill; `None` if nothing is."""
+def _judge(item: Any, seen: Container[str]) -> tuple[str, str | None]:  # noqa: ANN401 - whatever a provider listed
+    """Return a listed skill's key, empty if it has none, and what is wrong with the skill; `None` if nothing is."""
     if not isinstance(item, ProvidedSkill):
-        return f"it lists {type(item).__name__}, not ProvidedSkill"
-    reason: str | None = None
-    # As whatever the provider put there: the types are only what it should have.
-    key, name, description, digest, frontmatter = map(
-        _as_any, (item.key, item.name, item.description, item.digest, item.frontmatter)
-    )
+        return "", f"it lists {type(item).__name__}, not ProvidedSkill"
+    try:
+        # As whatever the provider put there: the types are only what it should have.
+        values: tuple[Any, ...] = (item.key, item.name, item.description, item.digest)
+        further: tuple[Any, ...] = (item.version, item.directory)
+    except Exception as error:  # noqa: BLE001 - attributes may be properties of the provider's own
+        return "", f"its attributes cannot be read: {type(error).__name__}"
+    key, name, description, digest = values
     if not _is_key(key):
-        reason = f"its key must be a text of 1 to {MAX_KEY_LENGTH} characters without control characters"
-    elif key in seen:
+        return "", f"its key must be a text of 1 to {MAX_KEY_LENGTH} characters without control characters"
+    reason: str | None = None
+    if key in seen:
         reason = f"the key {quoted(key)} is listed twice"
     elif not isinstance(name, str) or not isinstance(description, str):
         reason = "its name and description must be text"
     elif digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
         reason = "its digest must be 'sha256:' and 64 hexadecimal digits, or None"
-    elif not isinstance(frontmatter, Mapping):
-        reason = f"its frontmatter must be a mapping, got {type(frontmatter).__name__}"
-    return reason
-
-
-def _as_any(value: Any) -> Any:  # noqa: ANN401 - of any type
-    return value
+    elif not all(isinstance(each, str | None) for each in further):
+        reason = "its version and directory must be text, or None"
+    return key, reason
 
 
 def _is_key(key: object) -> bool:
@@ -193,7 +189,7 @@ async def _locate(asked: Asked, listed: Listed) -> None:
     calls = [Attempt(asked.call("location", skill)) for skill in asking.values()]
     placed = {path: skill for path, skill in listed.skills.items() if path not in asking}
     for (address, skill), location in zip(asking.items(), await together(*calls), strict=True):
-        path = asked.path_of(skill, location) if isinstance(location, str) and _is_location(location) else address
+        path = asked.path_of(skill.key, location) if isinstance(location, str) and _is_location(location) else address
         if path == address and location is not None:
             reason = location.reason if isinstance(location, Failed) else f"{location!r} is no clean absolute path"
             listed.problems.append(problem(address, "provided-location", reason=reason))
@@ -218,10 +214,17 @@ async def read_skill(asked: Asked, skill: ProvidedSkill, path: str, digest: str 
 
 async def read_files(asked: Asked, skill: ProvidedSkill, wanted: Mapping[str, ProvidedFile]) -> dict[str, File]:
     """Return files of a skill at the same time; by path as the caller names them."""
-    replies = await together(*(Attempt(asked.call("read_file", skill, file.path)) for file in wanted.values()))
-    return {
-        path: check_file(path, reply, file.digest) for (path, file), reply in zip(wanted.items(), replies, strict=True)
+    # By the size that was listed: what is larger is not asked for.
+    found = {
+        path: too_large(path, file.size, MAX_SKILL_FILE_BYTES)
+        for path, file in wanted.items()
+        if file.size is not None and file.size > MAX_SKILL_FILE_BYTES
     }
+    asking = {path: file for path, file in wanted.items() if path not in found}
+    replies = await together(*(Attempt(asked.call("read_file", skill, file.path)) for file in asking.values()))
+    for (path, file), reply in zip(asking.items(), replies, strict=True):
+        found[path] = check_file(path, reply, file.digest, file.size)
+    return found
 
 
 def check_files(reply: Any) -> dict[str, ProvidedFile] | Failed:  # noqa: ANN401 - whatever a provider gave
@@ -247,7 +250,7 @@ def _is_relative(path: str) -> bool:
     return "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def check_file(path: str, reply: Any, digest: str | None) -> File:  # noqa: ANN401 - whatever a provider gave
+def check_file(path: str, reply: Any, digest: str | None, size: int | None = None) -> File:  # noqa: ANN401 - as above
     """Return what a provider gave for a file, if it is what was listed."""
     if isinstance(reply, Failed):
         return File(path, error=reply.reason)
@@ -255,7 +258,8 @@ def check_file(path: str, reply: Any, digest: str | None) -> File:  # noqa: ANN4
         return File(path, error=f"the provider gave {type(reply).__name__}, not bytes")
     content = bytes(reply)
     if len(content) > MAX_SKILL_FILE_BYTES:
-        return File(path, error="it is too large", unfit="too-large", size=len(content))
-    if digest is not None and f"sha256:{sha256(content).hexdigest()}" != digest:
+        return too_large(path, len(content), MAX_SKILL_FILE_BYTES)
+    is_other = size is not None and len(content) != size
+    if is_other or (digest is not None and f"sha256:{sha256(content).hexdigest()}" != digest):
         return File(path, error="its bytes are not those that were listed; it was changed, or the provider is broken")
     return File(path, content)

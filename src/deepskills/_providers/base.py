@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
+from deepskills._io.backends import find_parts
 from deepskills._skillmd.text import is_text
 from deepskills._types import SkillProblem
 
@@ -128,6 +129,30 @@ class SkillProvider:
     def location(self, skill: ProvidedSkill, runtime: Any) -> MaybeAsync[str | None]:  # noqa: ANN401, ARG002
         """Return the directory by which the agent's file tools find the skill; `None` if they do not."""
         return None
+
+
+class ServesSkills:
+    """Marks a backend whose directories are those of providers, which list and read the skills in them."""
+
+    executes: frozenset[str] = frozenset()
+    """Names of tools that execute code, beside those that every agent's guard knows."""
+
+    def providers_at(self, path: str, mount: str | None) -> Sequence[SkillProvider]:
+        """Return the providers of the skills below a path of this backend.
+
+        `mount` is what stands before this backend's own paths for file tools; `None` if those do not lead here.
+        """
+        raise NotImplementedError
+
+
+def serves_skills(backend: object) -> bool:
+    """Whether a backend, or one that is mounted behind it, serves skills of providers."""
+    return any(isinstance(part, ServesSkills) for part in find_parts(backend))
+
+
+def executing_tools(backend: object) -> frozenset[str]:
+    """Return the tools that execute code, as the backends that serve skills name them."""
+    return frozenset(name for part in find_parts(backend) if isinstance(part, ServesSkills) for name in part.executes)
 
 
 def check_label(provider: SkillProvider) -> str:

@@ -141,7 +141,7 @@ class ProvidedFiles:
             error = self._files.reason if isinstance(self._files, Failed) else _NOT_FOUND
             return tuple(found.get(path) or File(path, error=error) for path in call.paths)
         # A shell may know the directory by another path, if the provider says that there is one.
-        is_nowhere = isinstance(call, ShellPaths) and self._path == self._asked.path_of(self._skill)
+        is_nowhere = isinstance(call, ShellPaths) and self._path == self._asked.path_of(self._skill.key)
         if isinstance(call, ResolveLinks) or is_nowhere:
             return {}
         return await Attempt(call)

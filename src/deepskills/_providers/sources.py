@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
-from deepskills._io.backends import ServesSkills
 from deepskills._io.plan import File, tidy
-from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider, check_label
+from deepskills._providers.base import SCHEME, ProvidedSkill, ServesSkills, SkillProvider, check_label
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import as_readable
 from deepskills._types import NamespacedSource, OptionalSource, PluginSource, SkillProblem

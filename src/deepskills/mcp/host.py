@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from deepskills._errors import SkillsError
-from deepskills._io.backends import ServesSkills
 from deepskills._io.bridge import bridge
 from deepskills._io.readonly import NOT_FOUND, AsyncReadOnlyFiles, Content, FilesFound, Purpose, key_of
+from deepskills._providers.base import ServesSkills
 from deepskills._types import SKILL_FILE, LoadRecord
 from deepskills.mcp.connections import check_label, connection_of
 from deepskills.mcp.entries import ServedSkill
