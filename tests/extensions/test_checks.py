@@ -818,6 +818,12 @@ def test_open_checks_of_a_state(tmp_path: Path) -> None:
 # Sub-agents and forks.
 
 
+@tool
+def lint() -> str:
+    """Lint."""
+    return "clean"
+
+
 def crew(root: Path, mode: Mode, inner: Sequence[SkillExtension], replies: Sequence[Reply], **settings: Any) -> Talk:
     """Return a deep agent whose declared sub-agent has skills, extensions and a script of its own."""
     kind = settings.pop("kind", None)
@@ -830,7 +836,7 @@ def crew(root: Path, mode: Mode, inner: Sequence[SkillExtension], replies: Seque
         "description": "Works.",
         "system_prompt": "Work.",
         "model": ScriptedChatModel(replies=list(replies)),
-        "tools": [run_tests, deploy],
+        "tools": [run_tests, deploy, lint],
         "middleware": [own],
     }
     return Talk(root, checks, mode=mode, make=create_deep_agent, subagents=[worker], extension=extension)
@@ -851,6 +857,66 @@ def test_a_sub_agents_calls_count_only_if_it_inherited_the_skill(mode: Mode, inh
     assert (talk.answers("deploy") == ["deployed"]) is passes
     assert talk.answers("task") == ["Worked."]
     assert talk.heard() == [("skill.checked", "passed") if passes else ("skill.unchecked", ["called: run_tests"])]
+
+
+@both_modes
+@pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
+@pytest.mark.parametrize("inherit", ["inherit", "fork"])
+def test_a_sub_agent_that_inherited_a_skill_can_free_what_it_holds(mode: Mode, inherit: Any, tmp_path: Path) -> None:
+    """By its own proof or by its parent's; what the operator asks of the sub-agent itself is asked beside it."""
+    seen: list[str] = []
+
+    def look(messages: Any) -> str:
+        seen.append(messages[-1].text)
+        return "Worked."
+
+    settings: dict[str, Any] = {"kind": "fork"} if inherit == "fork" else {"subagent_inherit": inherit}
+    own = (
+        SkillChecks({"release": [{"called": "lint", "before": "run_tests"}]}) if inherit == "inherit" else SkillChecks()
+    )
+    first: list[Reply] = [calls(TEST), look, calls(("lint", {}))] if inherit == "inherit" else []
+    script: list[Reply] = [calls(DEPLOY), look, *first, calls(TEST), calls(DEPLOY), look, calls(DEPLOY), look]
+    talk = crew(tmp_path, mode, [own], script, **settings)
+    talk.say(calls(load("release")), *(calls(TASK) for _ in range(4)), "Done.")
+    tried = ["was not run" in text for text in seen]
+    assert tried == ([True, True, False, False] if inherit == "inherit" else [True, False, False])
+    assert talk.heard() == [("skill.checked", "passed")]
+
+
+@both_modes
+def test_limits_and_proofs_travel_through_an_agent_between(mode: Mode, tmp_path: Path) -> None:
+    """A sub-agent's sub-agent is held, frees nothing unless each inherited the skill, and then frees it for all."""
+    seen: dict[str, list[str]] = {"isolated": [], "inherit": []}
+    for inherit, found in seen.items():
+
+        def look(messages: Any, found: list[str] = found) -> str:
+            found.append(messages[-1].text)
+            return "Worked."
+
+        def checked(inherit: Any = inherit) -> Any:
+            return SkillsMiddleware(
+                backend=disk(tmp_path), sources=["/skills"], extensions=[SkillChecks()], subagent_inherit=inherit
+            )
+
+        about: Any = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
+        script: list[Reply] = [calls(DEPLOY), look, calls(TEST), "Tested.", calls(DEPLOY), look]
+        tools: Any = [run_tests, deploy]
+        inner: Any = {**about, "model": ScriptedChatModel(replies=script), "tools": tools, "middleware": [checked()]}
+        model = ScriptedChatModel(replies=[calls(TASK), calls(TASK), calls(TASK), "Managed."])
+        manager = create_deep_agent(model, middleware=[checked()], subagents=[inner], backend=disk(tmp_path))
+        worker: Any = {"name": "worker", "description": "Manages.", "runnable": manager}
+        talk = Talk(
+            tmp_path,
+            mode=mode,
+            make=create_deep_agent,
+            subagents=[worker],
+            extension=SkillChecks(retries=0),
+            settings={"subagent_inherit": inherit},
+        )
+        talk.say(calls(load("release")), calls(TASK), calls(DEPLOY), "Done.")
+        look([*tool_messages(talk.state)][-1:])
+    tried = {inherit: ["was not run" in text for text in found] for inherit, found in seen.items()}
+    assert tried == {"isolated": [True, True, True], "inherit": [True, False, False]}
 
 
 @both_modes

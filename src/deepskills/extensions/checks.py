@@ -19,7 +19,7 @@ Private state has, by key:
 
 - `turn`: its number, how often the model was sent back in it, and what was said of it;
 - `load NAME`: a load that is watched, and `base NAME` what its files were before it;
-- `receipt NAME DIGEST CHECK`: whether a check has passed, and by which call; each has a key of its own, because calls
+- `receipt NAME LOAD CHECK`: whether a check has passed, and by which call; each has a key of its own, because calls
   of one message are recorded side by side;
 - `start` and `hooked`: the last message of a run's input, and whether tool calls pass through our hooks.
 """
@@ -109,10 +109,7 @@ class _Watch:
     """Whether it is one of this agent's own loads."""
 
     is_provable: bool = True
-    """Whether calls of this agent count: not for what the agent above has loaded."""
-
-    above: str = ""
-    """The load in the agent above that this one is inherited from."""
+    """Whether calls of this agent count: not for what the agent above has loaded, unless this one inherited it."""
 
     base: Mapping[str, Any] = field(default_factory=dict)
     """The digests of its files at the load."""
@@ -131,7 +128,7 @@ class _Watch:
 
     def key(self, check: Check) -> str:
         """Return the key of a receipt."""
-        return f"{_RECEIPT}{self.name} {self.digest} {check.label}"
+        return f"{_RECEIPT}{self.name} {self.load} {check.label}"
 
     @property
     def missing(self) -> list[Check]:
@@ -291,82 +288,71 @@ class SkillChecks(SkillExtension):
         # What stood here before anybody looked is of the turn that its record names.
         is_old = begun is not None or _TURN not in run.memory
         turn = self._turn(run) if begun is None else begun
-        above = _call.get()
-        # Those of this agent last: they count where both are of the same load.
-        inherited = above.watches if above is not None else ()
+        call = _call.get()
         found = {
             (watch.path, watch.load): replace(watch, turn=_NO_TURN, is_own=False, is_provable=False)
-            for watch in inherited
+            for watch in (call.watches if call is not None else ())
         }
         loaded = [self._watch_skill(skill, run, turn, is_old=is_old) for skill in (*also, *run.loaded)]
         own = [watch for watch in (*loaded, self._watch_fork(run, turn)) if watch is not None]
-        names = {watch.name for watch in own if watch.is_own}
+        known = {watch.name for watch in own if watch.is_own or watch.judge is self._judge}
         own += [
-            self._watch_unloaded(name, as_mapping(known), run)
+            self._watch_operators(name, run)
             for name in self._operators
-            if name not in names and (known := run.memory.get(f"{_LOAD}{name}"))
+            if name not in known and _LOAD + name in run.memory
         ]
         if own:
             made = find_calls(run.state.get("messages") or ())
+            # Last: they count where both are of the same load.
             found |= {(watch.path, watch.load): self._with_receipts(watch, run, made) for watch in own}
         return list(found.values())
 
     def _watch_skill(self, skill: LoadedSkill, run: SkillRun, turn: int, *, is_old: bool) -> _Watch | None:
-        entry, above = skill.entry, _call.get()
+        entry, call = skill.entry, _call.get()
+        above = call.loads.get(entry.path) if call is not None else None
         known = as_mapping(run.memory.get(f"{_LOAD}{entry.name}"))
         is_known = known.get("path") == entry.path and (known.get("load") == skill.load_id or skill.is_lost)
         # In use in the agent above, which watches it.
-        if skill.is_inherited and (skill.load_id or (above is not None and entry.path in above.loads)):
+        if skill.is_inherited and (skill.load_id or above is not None):
             return None
         if entry.is_read or entry.name in self._operators:
             checks = self._checks_of(entry, run)
         else:
             # Its file cannot be read at the moment: what its checks were at the load still holds.
             checks = read_checks(known.get("checks"), entry.path).items if is_known else ()
-        if not checks:
-            return None
         load = skill.load_id or (str(known.get("load", "")) if is_known else "")
+        holds = self._holds(entry, run)
         watch = _Watch(
-            entry.name,
-            entry.path,
-            entry.digest,
-            load,
-            checks,
-            self._judge,
-            entry,
-            skill.trigger,
-            holds=self._holds(entry, run),
+            entry.name, entry.path, entry.digest, load, checks, self._judge, entry, skill.trigger, holds=holds
         )
         # From an agent that has ended.
         if skill.is_inherited:
-            return replace(watch, load=_name_brought(entry.path, turn), is_own=False)
+            return replace(watch, load=_name_brought(entry.path, turn), is_own=False) if checks else None
         # Lost, or not done yet: an earlier call of the same message loads it.
         if not skill.load_id:
-            return watch
+            return watch if checks else None
         if not is_known:
-            known = self._record_load(watch, run, turn if skill.is_recent or not is_old else _NO_TURN, skill)
-        return replace(
-            watch,
-            turn=_number(known.get("turn")),
-            above=str(known.get("above") or ""),
-            base=as_mapping(known.get("base")),
-        )
+            is_system = skill.trigger == "system" and not skill.is_recent
+            # What the agent above handed over is that agent's to finish. What this one loads itself is its own.
+            heir = above if above is not None and (is_system or above.load == skill.load_id) else None
+            known = self._record_load(watch, run, turn if skill.is_recent or not is_old else _NO_TURN, heir)
+        if above is not None and known.get("above") == above.load:
+            return replace(above, turn=_NO_TURN, is_own=False, is_provable=True)
+        base = as_mapping(known.get("base"))
+        return replace(watch, turn=_number(known.get("turn")), base=base) if checks else None
 
-    def _record_load(self, watch: _Watch, run: SkillRun, turn: int, skill: LoadedSkill) -> dict[str, Any]:
+    def _record_load(self, watch: _Watch, run: SkillRun, turn: int, heir: _Watch | None) -> Mapping[str, Any]:
         known = {
             "load": watch.load,
             "path": watch.path,
             "digest": watch.digest,
-            "turn": turn,
+            "turn": turn if heir is None else _NO_TURN,
             "checks": [_as_item(check) for check in watch.checks],
             "base": dict(as_mapping(run.memory.get(f"{_BASE}{watch.name}"))),
+            **({} if heir is None else {"above": heir.load}),
         }
-        call = _call.get()
-        above = call.loads.get(watch.path) if call is not None else None
-        # What the agent above handed over is not this agent's to finish. What this one loads itself is its own.
-        is_system = skill.trigger == "system" and not skill.is_recent
-        if above is not None and (skill.load_id == above.load or is_system):
-            known |= {"turn": _NO_TURN, "above": above.load}
+        if not watch.checks and heir is None:
+            return known
         # What was kept of another load of it says nothing of this one.
         for key, receipt in run.memory.items():
             if key.startswith(_RECEIPT) and as_mapping(receipt).get("skill") == watch.name:
@@ -387,19 +373,17 @@ class SkillChecks(SkillExtension):
             fork.name, fork.path, fork.digest, load, checks, self._judge, fork, "model", turn=turn, holds=holds
         )
 
-    def _watch_unloaded(self, name: str, known: Mapping[str, Any], run: SkillRun) -> _Watch:
-        """Return what the operator's checks still hold of a skill that was unloaded in this turn."""
+    def _watch_operators(self, name: str, run: SkillRun) -> _Watch:
+        """Return what the operator's checks hold of a skill that was unloaded in this turn, or is inherited."""
+        known = as_mapping(run.memory.get(f"{_LOAD}{name}"))
         entry = next((entry for entry in run.skills if entry.name == name), None)
-        path, digest = str(known.get("path")), str(known.get("digest"))
+        path, digest, base = str(known.get("path")), str(known.get("digest")), as_mapping(known.get("base"))
         checks = tuple(check for check in self._operators[name] if self._judge_usable(check, path, run) is None)
-        base = as_mapping(known.get("base"))
         return _Watch(name, path, digest, str(known.get("load")), checks, self._judge, entry, base=base)
 
     def _with_receipts(self, watch: _Watch, run: SkillRun, made: Sequence[MadeCall]) -> _Watch:
         """Return a load with what is kept of its checks; what is proven of another load does not count."""
-        above = _call.get()
-        handed = above.loads.get(watch.path) if above is not None and watch.above else None
-        proofs = dict(handed.proofs) if handed is not None and handed.load == watch.above else {}
+        proofs = dict(watch.proofs)
         # Others may have turned an answer into an error since.
         failed = {call.key for call in made if call.answer.status == "error"}
         is_hooked = _HOOKED in run.memory or not watch.load or not watch.is_own
@@ -469,7 +453,7 @@ class SkillChecks(SkillExtension):
             [
                 _Verdict(watch, check, watch.proofs.get(check.label))
                 for watch in watches
-                if watch.is_own and not watch.above
+                if watch.is_own
                 for check in watch.checks
                 if not watch.asks(check) and (check.label in watch.receipts or check.label in watch.proofs)
             ],
@@ -596,9 +580,9 @@ class SkillChecks(SkillExtension):
         own = {(watch.path, watch.load): watch for watch in watches}
         paths = {watch.path for watch in watches if watch.is_own}
         for ended in call.ended:
-            if heir := own.get((ended.path, ended.above)):
-                self._prove(heir, ended.proofs, run)
-            elif not ended.above and ended.path not in paths:
+            if lent := own.get((ended.path, ended.load)):
+                self._prove(lent, ended.proofs, run)
+            elif ended.is_own and ended.path not in paths:
                 # Its answer may be what the skill said. Receipts of another agent that had it do not count for this.
                 brought = replace(ended, load=_name_brought(ended.path, self._turn(run)))
                 for check in ended.checks:
@@ -631,7 +615,7 @@ class SkillChecks(SkillExtension):
         earlier = [
             _Verdict(watch, check, None)
             for watch in watches
-            if watch.is_own and watch.turn != turn.get("number") and not watch.above
+            if watch.is_own and watch.turn != turn.get("number")
             for check in watch.missing
             if not watch.asks(check)
         ]
@@ -655,7 +639,7 @@ class SkillChecks(SkillExtension):
             self._record(await self._judge_required(watches, run), run)
             watches = self._watch(run)
         if call is not None:
-            call.ended += [watch for watch in watches if watch.is_own and watch.load and watch.load != _fork_of(call)]
+            call.ended += [one for one in watches if one.is_provable and one.load and one.load != _fork_of(call)]
         said = _report_open([watch for watch in watches if watch.turn == number], turn, run)
         if call is not None:
             call.problems += [(watch.path, message) for watch, message in said if watch.load == _fork_of(call)]
