@@ -41,6 +41,7 @@ from deepskills.extensions import (
     SkillChecks,
     SkillForks,
     SkillScripts,
+    SkillUsage,
     ToolPolicy,
 )
 from deepskills.testing import Reply, ScriptedChatModel, skills_state
@@ -222,40 +223,54 @@ def test_messages_that_a_caller_sends_prove_nothing(tmp_path: Path) -> None:
     assert "was not run" in talk.answers("deploy")[0]
 
 
+def spoil(result: Any, request: Any) -> Any:
+    """Turn the answer of `run_tests` into an error."""
+    if request.tool_call["name"] == "run_tests":
+        messages: Any = (result.update or {})["messages"] if isinstance(result, Command) else [result]
+        messages[-1].status = "error"
+    return result
+
+
 class Spoils(AgentMiddleware[Any, Any]):
     """Turns answers of a tool into errors, outside of the skills."""
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
         """Turn it into an error."""
-        result = handler(request)
-        if request.tool_call["name"] == "run_tests":
-            messages: Any = result.update["messages"] if isinstance(result, Command) else [result]  # type: ignore[index]
-            messages[-1].status = "error"
-        return result
+        return spoil(handler(request), request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        """Turn it into an error."""
+        return spoil(await handler(request), request)
 
 
-def test_an_answer_that_others_turn_into_an_error_proves_nothing(tmp_path: Path) -> None:
-    """What counts is the answer as the conversation has it."""
-    talk = Talk(tmp_path, middleware=[Spoils()], extension=SkillChecks(retries=0))
-    talk.say(calls(load("release")), calls(TEST), calls(DEPLOY), "Done.")
+def numbered(*made: Any) -> AIMessage:
+    """Return a message with calls that are numbered anew in each message, as some models do."""
+    message = calls(*made)
+    for number, call in enumerate(message.tool_calls):
+        call["id"] = f"call_{number}"
+    return message
+
+
+@both_modes
+@pytest.mark.parametrize("make_calls", [calls, numbered])
+def test_an_answer_that_others_turn_into_an_error_proves_nothing(mode: Mode, make_calls: Any, tmp_path: Path) -> None:
+    """What counts is the answer as the conversation has it, also where another call of the same id succeeded."""
+    talk = Talk(tmp_path, mode=mode, middleware=[Spoils()], extension=SkillChecks(retries=0))
+    talk.say(*(make_calls(one) for one in (load("release"), TEST, DEPLOY)), "Done.")
     assert "was not run" in talk.answers("deploy")[0]
     assert talk.heard() == [("skill.unchecked", ["called: run_tests"])]
 
 
 @both_modes
 def test_calls_with_the_same_id_are_told_apart(mode: Mode, tmp_path: Path) -> None:
-    """Some models number the calls of each message anew: the failure of one is not that of another."""
-
-    def numbered(*made: Any) -> AIMessage:
-        message = calls(*made)
-        for number, call in enumerate(message.tool_calls):
-            call["id"] = f"call_{number}"
-        return message
-
+    """The failure of one is not that of another, and neither is the load."""
     talk = Talk(tmp_path, mode=mode, tools=[run_tests, deploy, broken])
     talk.say(*(numbered(one) for one in (("broken", {}), load("release"), TEST, ("broken", {}), DEPLOY)), "Done.")
     assert talk.answers("deploy") == ["deployed"]
     assert talk.sent_back == []
+    again = (numbered(one) for one in (unload("release"), load("release"), DEPLOY, TEST))
+    talk.say(*again, "Done.", given="again")
+    assert "was not run" in talk.answers("deploy")[1]
 
 
 # Files.
@@ -358,9 +373,27 @@ def test_a_script_counts_by_its_exit_code(mode: Mode, tmp_path: Path) -> None:
     assert receipts[0]["evidence"]["exit_code"] == 0
 
 
+@both_modes
+def test_a_script_holds_until_that_of_its_own_skill_has_run(mode: Mode, tmp_path: Path) -> None:
+    """One of the same name in another skill proves nothing."""
+    backend = LocalShellBackend(root_dir=tmp_path, virtual_mode=True, inherit_env=True)
+    write_files(tmp_path, {f"skills/{name}/scripts/verify.sh": "exit 0\n" for name in ("release", "other")})
+    skills = {"release": [{"script": "verify.sh", "before": "deploy"}], "other": None}
+    talk = Talk(tmp_path, mode=mode, skills=skills, others=[SkillScripts()], backend=backend)
+    runs = [("run_skill_script", {"skill_name": name, "script_name": "verify.sh"}) for name in ("other", "Release")]
+    talk.say(
+        calls(load("release"), load("other")), calls(runs[0]), calls(DEPLOY), calls(runs[1]), calls(DEPLOY), "Done."
+    )
+    assert ["was not run" in text for text in talk.answers("deploy")] == [True, False]
+    assert talk.sent_back == []
+
+
 def test_a_script_without_skill_scripts_is_a_problem_and_checks_nothing(tmp_path: Path) -> None:
-    """It holds nothing either."""
-    talk = Talk(tmp_path, [{"script": "verify.py", "before": "deploy"}])
+    """It holds nothing either, also if another agent of the same extension has them."""
+    extension = SkillChecks()
+    backend = LocalShellBackend(root_dir=tmp_path, virtual_mode=True, inherit_env=True)
+    Talk(tmp_path / "other", backend=backend, others=[SkillScripts()], extension=extension)
+    talk = Talk(tmp_path, [{"script": "verify.py", "before": "deploy"}], extension=extension)
     talk.say(calls(load("release")), calls(DEPLOY), "Done.")
     assert talk.sent_back == []
     assert talk.answers("deploy") == ["deployed"]
@@ -707,6 +740,34 @@ def test_another_process_goes_on_where_the_first_ended(mode: Mode, tmp_path: Pat
     assert "was not run" in third.answers("deploy")[-1]
 
 
+@both_modes
+def test_a_changed_file_is_another_load(mode: Mode, tmp_path: Path) -> None:
+    """What its earlier text left open is not said of it any more."""
+    talk = Talk(tmp_path, mode=mode, settings={"refresh": "run"}, extension=SkillChecks(retries=0))
+    talk.say(calls(load("release")), "Done.")
+    assert [(found.stopped, found.code) for found in talk.skills.explain(talk.state)] == [("checked", "unchecked")]
+    write_files(tmp_path, {"skills/release/SKILL.md": f"{skill_md('release', checks=TESTED)}\nMore.\n"})
+    talk.say(calls(DEPLOY), calls(TEST), calls(DEPLOY), "Done.", given="again")
+    assert ["was not run" in text for text in talk.answers("deploy")] == [True, False]
+    assert [(found.stopped, found.code) for found in talk.skills.explain(talk.state)] == [(None, None)]
+    assert [kind for kind, _ in talk.heard()] == ["skill.unchecked", "skill.checked"]
+
+
+@both_modes
+def test_a_turn_that_nothing_ended_is_told_at_the_start_of_the_next(mode: Mode, tmp_path: Path) -> None:
+    """A human who never answered, or a crash: it is not taken for a skill that was followed."""
+    human = HumanInTheLoopMiddleware(interrupt_on={"broken": True})
+    talk = Talk(tmp_path, mode=mode, middleware=[human])
+    talk.say(calls(load("release")), calls(("broken", {})))
+    assert talk.heard() == []
+    other = Talk(tmp_path, mode=mode, middleware=[human], checkpointer=talk.saver)
+    other.say("Fine.", given="never mind")
+    assert other.heard() == [("skill.unchecked", ["called: run_tests"])]
+    assert (other.codes, other.sent_back) == (["checks-open"], [])
+    other.say("Fine.", given="and again")
+    assert len(other.heard()) == 1
+
+
 # Graphs of one's own.
 
 
@@ -724,6 +785,24 @@ def test_a_graph_of_ones_own(mode: Mode, wraps: Any, tmp_path: Path) -> None:
     assert [answer.text for answer in tool_messages(result)][-1] == "deployed"
 
 
+@both_modes
+def test_a_graph_of_ones_own_is_told_what_was_not_proven(mode: Mode, tmp_path: Path) -> None:
+    """`send_back` ends the turn for extensions: by an event, a problem, and no second time."""
+    write_files(tmp_path, {"skills/release/SKILL.md": skill_md("release", checks=TESTED)})
+    heard: list[str] = []
+    usage = SkillUsage(lambda event: heard.append(event.type))
+    extensions = [SkillChecks(retries=1), usage]
+    skills = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"], extensions=extensions)
+    model = ScriptedChatModel(replies=[calls(load("release")), "Early.", "Done.", "Fine."])
+    graph = own_graph(skills, model, is_async=mode == "async")
+    config: Any = {"configurable": {"thread_id": "one"}}
+    result = run(mode, graph, "go", config)
+    assert [found["code"] for found in result["skills_problems"]] == ["checks-open"]
+    run(mode, graph, "go on", config)
+    usage.flush()
+    assert heard == ["skill.loaded", "skill.sent_back", "skill.unchecked"]
+
+
 def test_open_checks_of_a_state(tmp_path: Path) -> None:
     """What a turn that ended now would leave open."""
     write_files(tmp_path, {"skills/release/SKILL.md": skill_md("release", checks=TESTED)})
@@ -739,9 +818,17 @@ def test_open_checks_of_a_state(tmp_path: Path) -> None:
 # Sub-agents and forks.
 
 
+@tool
+def lint() -> str:
+    """Lint."""
+    return "clean"
+
+
 def crew(root: Path, mode: Mode, inner: Sequence[SkillExtension], replies: Sequence[Reply], **settings: Any) -> Talk:
     """Return a deep agent whose declared sub-agent has skills, extensions and a script of its own."""
     kind = settings.pop("kind", None)
+    extension = settings.pop("extension", None) or SkillChecks(retries=0)
+    checks = settings.pop("checks", TESTED)
     own = SkillsMiddleware(backend=disk(root), sources=["/skills"], extensions=list(inner), **settings)
     worker: Any = {
         **({"mode": kind} if kind else {}),
@@ -749,10 +836,10 @@ def crew(root: Path, mode: Mode, inner: Sequence[SkillExtension], replies: Seque
         "description": "Works.",
         "system_prompt": "Work.",
         "model": ScriptedChatModel(replies=list(replies)),
-        "tools": [run_tests, deploy],
+        "tools": [run_tests, deploy, lint],
         "middleware": [own],
     }
-    return Talk(root, mode=mode, make=create_deep_agent, subagents=[worker], extension=SkillChecks(retries=0))
+    return Talk(root, checks, mode=mode, make=create_deep_agent, subagents=[worker], extension=extension)
 
 
 TASK = ("task", {"description": "work", "subagent_type": "worker"})
@@ -770,6 +857,66 @@ def test_a_sub_agents_calls_count_only_if_it_inherited_the_skill(mode: Mode, inh
     assert (talk.answers("deploy") == ["deployed"]) is passes
     assert talk.answers("task") == ["Worked."]
     assert talk.heard() == [("skill.checked", "passed") if passes else ("skill.unchecked", ["called: run_tests"])]
+
+
+@both_modes
+@pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
+@pytest.mark.parametrize("inherit", ["inherit", "fork"])
+def test_a_sub_agent_that_inherited_a_skill_can_free_what_it_holds(mode: Mode, inherit: Any, tmp_path: Path) -> None:
+    """By its own proof or by its parent's; what the operator asks of the sub-agent itself is asked beside it."""
+    seen: list[str] = []
+
+    def look(messages: Any) -> str:
+        seen.append(messages[-1].text)
+        return "Worked."
+
+    settings: dict[str, Any] = {"kind": "fork"} if inherit == "fork" else {"subagent_inherit": inherit}
+    own = (
+        SkillChecks({"release": [{"called": "lint", "before": "run_tests"}]}) if inherit == "inherit" else SkillChecks()
+    )
+    first: list[Reply] = [calls(TEST), look, calls(("lint", {}))] if inherit == "inherit" else []
+    script: list[Reply] = [calls(DEPLOY), look, *first, calls(TEST), calls(DEPLOY), look, calls(DEPLOY), look]
+    talk = crew(tmp_path, mode, [own], script, **settings)
+    talk.say(calls(load("release")), *(calls(TASK) for _ in range(4)), "Done.")
+    tried = ["was not run" in text for text in seen]
+    assert tried == ([True, True, False, False] if inherit == "inherit" else [True, False, False])
+    assert talk.heard() == [("skill.checked", "passed")]
+
+
+@both_modes
+def test_limits_and_proofs_travel_through_an_agent_between(mode: Mode, tmp_path: Path) -> None:
+    """A sub-agent's sub-agent is held, frees nothing unless each inherited the skill, and then frees it for all."""
+    seen: dict[str, list[str]] = {"isolated": [], "inherit": []}
+    for inherit, found in seen.items():
+
+        def look(messages: Any, found: list[str] = found) -> str:
+            found.append(messages[-1].text)
+            return "Worked."
+
+        def checked(inherit: Any = inherit) -> Any:
+            return SkillsMiddleware(
+                backend=disk(tmp_path), sources=["/skills"], extensions=[SkillChecks()], subagent_inherit=inherit
+            )
+
+        about: Any = {"name": "worker", "description": "Works.", "system_prompt": "Work."}
+        script: list[Reply] = [calls(DEPLOY), look, calls(TEST), "Tested.", calls(DEPLOY), look]
+        tools: Any = [run_tests, deploy]
+        inner: Any = {**about, "model": ScriptedChatModel(replies=script), "tools": tools, "middleware": [checked()]}
+        model = ScriptedChatModel(replies=[calls(TASK), calls(TASK), calls(TASK), "Managed."])
+        manager = create_deep_agent(model, middleware=[checked()], subagents=[inner], backend=disk(tmp_path))
+        worker: Any = {"name": "worker", "description": "Manages.", "runnable": manager}
+        talk = Talk(
+            tmp_path,
+            mode=mode,
+            make=create_deep_agent,
+            subagents=[worker],
+            extension=SkillChecks(retries=0),
+            settings={"subagent_inherit": inherit},
+        )
+        talk.say(calls(load("release")), calls(TASK), calls(DEPLOY), "Done.")
+        look([*tool_messages(talk.state)][-1:])
+    tried = {inherit: ["was not run" in text for text in found] for inherit, found in seen.items()}
+    assert tried == {"isolated": [True, True, True], "inherit": [True, False, False]}
 
 
 @both_modes
@@ -808,6 +955,42 @@ def test_what_a_sub_agent_loaded_holds_until_its_parent_proves_it(mode: Mode, tm
     talk = crew(tmp_path, mode, [SkillChecks(retries=0)], [calls(load("release")), "Worked."])
     talk.say(calls(TASK), calls(DEPLOY), calls(TEST), calls(DEPLOY), "Done.")
     assert ["was not run" in text for text in talk.answers("deploy")] == [True, False]
+
+
+@both_modes
+@pytest.mark.parametrize("is_later", [True, False])
+def test_what_a_sub_agent_loads_again_has_to_be_proven_again(mode: Mode, is_later: Any, tmp_path: Path) -> None:
+    """What its parent proved of an earlier load counts neither in a later turn nor in the same one."""
+    loads: list[Reply] = [calls(load("release")), "Worked."]
+    talk = crew(tmp_path, mode, [SkillChecks(retries=0)], [*loads, *loads])
+    talk.say(calls(TASK), calls(TEST), calls(DEPLOY), *(["Done."] if is_later else [calls(TASK), calls(DEPLOY)]))
+    if is_later:
+        talk.say(calls(TASK), calls(DEPLOY), "Done.", given="again")
+    assert ["was not run" in text for text in talk.answers("deploy")] == [False, True]
+
+
+@both_modes
+@pytest.mark.parametrize("kind", ["called", "handler"])
+def test_what_the_operator_holds_is_held_in_a_sub_agent(mode: Mode, kind: str, tmp_path: Path) -> None:
+    """By the checks and handlers of the agent that has the skill, not by those of the sub-agent."""
+    seen: list[str] = []
+
+    def look(messages: Any) -> str:
+        seen.append(messages[-1].text)
+        return "Worked."
+
+    check = {kind: {"called": "run_tests", "handler": "is_tested"}[kind], "before": "deploy"}
+    tested: list[bool] = []
+
+    def test(_messages: Any) -> AIMessage:
+        tested.append(True)
+        return calls(TEST)
+
+    extension = SkillChecks({"release": [check]}, handlers={"is_tested": lambda *_: bool(tested)}, retries=0)
+    script: list[Reply] = [calls(DEPLOY), look, calls(DEPLOY), look]
+    talk = crew(tmp_path, mode, [SkillChecks()], script, extension=extension, checks=[{"file": "NEWS.md"}])
+    talk.say(calls(load("release")), calls(TASK), test, calls(TASK), "Done.")
+    assert ["was not run" in text for text in seen] == [True, False]
 
 
 @both_modes

@@ -153,6 +153,27 @@ def test_what_another_middleware_ended_or_answered_is_not_asked_about(mode: Mode
     assert (stopped.asked, other.asked) == (0, 0)
 
 
+class Redacts(AgentMiddleware[Any, Any]):
+    """Replaces each answer."""
+
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:  # noqa: ARG002 - LangChain's signature
+        """Replace it."""
+        return {"messages": [state["messages"][-1].model_copy(update={"content": "[redacted]"})]}
+
+
+@both_modes
+def test_a_guard_behind_it_sees_each_answer(mode: Mode, tmp_path: Path) -> None:
+    """Also one that is sent back, which stays in the conversation as the guard left it."""
+    agent = create_agent(
+        ScriptedChatModel(replies=["Secret.", "Done."]), middleware=[skills(tmp_path, Insists()), Redacts()]
+    )
+    assert spoken(run(mode, agent)["messages"])[1:] == [
+        ("ai", "[redacted]", True),
+        ("human", "Not yet.", True),
+        ("ai", "[redacted]", False),
+    ]
+
+
 class Report(BaseModel):
     """A structured answer."""
 

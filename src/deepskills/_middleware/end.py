@@ -95,10 +95,13 @@ async def open_checks(run: Run) -> list[OpenCheck]:
     return found
 
 
-def find_newest_answer(run: Run) -> AIMessage | None:
-    """Return the answer with which a model would end its turn in a graph of one's own."""
+async def end_or_send_back(run: Run) -> tuple[bool, dict[str, Any]]:
+    """Ask whether the newest answer of a graph of one's own may end its turn, and if it does, act at that end."""
     newest = run.thread.given[-1] if run.thread.given else None
-    return newest if isinstance(newest, AIMessage) and not newest.tool_calls else None
+    if not isinstance(newest, AIMessage) or newest.tool_calls:
+        return False, {}
+    goes_back, update = await ask_to_end(run, newest)
+    return (True, update) if goes_back else (False, await _end_run(run) or {})
 
 
 def _see_answer(run: Run) -> AIMessage | None:

@@ -120,6 +120,11 @@ class SkillRun:
         return self._shelf or self._run.known_view
 
     @property
+    def extensions(self) -> Sequence[SkillExtension]:
+        """The extensions of the middleware, in their order."""
+        return self._run.settings.extensions
+
+    @property
     def skills(self) -> Sequence[SkillEntry]:
         """The skills that exist in this run, also those that the model does not see; without those that are off."""
         return self._known_view.existing
@@ -160,6 +165,11 @@ class SkillRun:
     def loaded(self) -> Sequence[LoadedSkill]:
         """The skills in use, in load order; one whose file is out of reach has `entry.is_read` unset."""
         return self._run.loaded
+
+    @property
+    def loaded_before(self) -> Sequence[LoadedSkill]:
+        """The skills in use when the calls of this turn were made: what an earlier call changes does not count yet."""
+        return self._run.use.skills
 
     @property
     def seen(self) -> Sequence[SkillEntry]:

@@ -53,8 +53,7 @@ from deepskills._middleware.config import (
 )
 from deepskills._middleware.end import (
     add_end_hooks,
-    ask_to_end,
-    find_newest_answer,
+    end_or_send_back,
     open_checks,
 )
 from deepskills._middleware.explain import SkillExplanation, explain_skills
@@ -265,15 +264,16 @@ class Services:
     def send_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
         """Tell, in a graph of your own, whether the model's answer must not end its turn yet, with the state update.
 
-        The update holds the message that the model reads next; without one it may still hold what extensions remember.
+        The update holds the message that the model reads next. If the turn ends, extensions have acted at its end, and
+        it holds what they remember.
         """
         run = Run(self._settings, state, runtime)
-        return run.perform(ask_to_end(run, find_newest_answer(run)))
+        return run.perform(end_or_send_back(run))
 
     async def asend_back(self, state: Mapping[str, Any], runtime: object) -> tuple[bool, dict[str, Any]]:
         """Tell whether the model's answer must not end its turn yet, without blocking; see `send_back`."""
         run = Run(self._settings, state, runtime)
-        return await run.aperform(ask_to_end(run, find_newest_answer(run)))
+        return await run.aperform(end_or_send_back(run))
 
     def open_checks(self, state: Mapping[str, Any], runtime: object) -> list[OpenCheck]:
         """Return the checks of skills that a turn which ended now would leave open, for a graph of your own."""

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +25,7 @@ from deepskills._io.drivers import in_thread
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.text import one_line
+from deepskills.extensions._shared import as_mapping
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL, Rule, parse_rules
 
 logger = logging.getLogger("deepskills")
@@ -38,25 +39,65 @@ BY_EXIT_CODE = frozenset({SHELL, SCRIPT_TOOL})
 
 
 @dataclass(frozen=True)
+class Proof:
+    """What a check is proven by."""
+
+    evidence: Mapping[str, Any]
+    """Ids of a message or a call, and an exit code, as events and receipts have them."""
+
+    message: str = ""
+    """The message that made the call: some models number the calls of each message anew."""
+
+    @property
+    def key(self) -> tuple[str, object]:
+        """The call in its conversation."""
+        return self.message, self.evidence.get("call")
+
+    @classmethod
+    def from_receipt(cls, kept: Mapping[str, Any]) -> "Proof | None":
+        """Return what a receipt in state says; `None` if the check is open, or the receipt makes no sense."""
+        evidence, message = kept.get("evidence"), kept.get("message")
+        if kept.get("status") != "passed" or not isinstance(evidence, Mapping):
+            return None
+        return cls(evidence, str(message or "")) if isinstance(evidence.get("call", ""), str) else None
+
+
+@dataclass(frozen=True)
 class MadeCall:
     """A tool call and its answer."""
 
-    call_id: str
-    tool: str
-    arguments: Mapping[str, Any]
+    message: str
+    """The id of the message that made it."""
+
+    call: Mapping[str, Any]
     answer: ToolMessage
 
     @property
-    def evidence(self) -> dict[str, Any] | None:
+    def tool(self) -> str:
+        """The name of the tool."""
+        return str(self.call["name"])
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What the tool was called with."""
+        return as_mapping(self.call["args"])
+
+    @property
+    def key(self) -> tuple[str, object]:
+        """The call in its conversation."""
+        return self.message, str(self.call["id"])
+
+    @property
+    def proof(self) -> Proof | None:
         """What a check that it fits is proven by; `None` if it may have failed."""
         if self.answer.status == "error":
             return None
+        evidence: dict[str, Any] = {"call": str(self.call["id"])}
         if self.tool not in BY_EXIT_CODE:
-            return {"call": self.call_id}
-        artifact = self.answer.artifact
-        code = artifact.get("exit_code") if isinstance(artifact, Mapping) else None
+            return Proof(evidence, self.message)
+        code = as_mapping(self.answer.artifact).get("exit_code")
         # An unknown exit code proves nothing, and `False == 0`.
-        return {"call": self.call_id, "exit_code": 0} if code == 0 and not isinstance(code, bool) else None
+        return Proof({**evidence, "exit_code": 0}, self.message) if code == 0 and not isinstance(code, bool) else None
 
     def fits(self, check: Check, skill: str, root: str | None) -> bool:
         """Whether it is the call that a check of a skill asks for; `root` is where relative paths start on a disk."""
@@ -150,21 +191,33 @@ def answer_to(result: object, call_id: str) -> ToolMessage | None:
     return result if isinstance(result, ToolMessage) else None
 
 
-def calls_after(load: str, start: str, given: Sequence[AnyMessage]) -> Iterator[MadeCall]:
-    """Yield the calls of messages after a load, for a graph whose tool calls do not pass through our hook.
+def find_calls(given: Sequence[AnyMessage]) -> list[MadeCall]:
+    """Return the calls that messages make and answer."""
+    made: list[MadeCall] = []
+    asked = AIMessage("")
+    for message in given:
+        if isinstance(message, AIMessage):
+            asked = message
+        elif isinstance(message, ToolMessage):
+            calls = [call for call in asked.tool_calls if call["id"] == message.tool_call_id]
+            made += [MadeCall(asked.id or "", dict(call), message) for call in calls[:1]]
+    return made
+
+
+def calls_after(load: str, start: str, given: Sequence[AnyMessage]) -> list[MadeCall]:
+    """Return the calls of messages after a load, for a graph whose tool calls do not pass through our hook.
 
     What a run was given as input, up to the message `start`, proves nothing: anybody may send any messages.
     """
-    first = 0
-    for place, message in enumerate(given):
-        if message.id and message.id in (load.partition("#")[0], start):
-            first = place + 1
-    calls: dict[str, Any] = {}
-    for message in given[first:]:
-        if isinstance(message, AIMessage):
-            calls.update({str(call["id"]): call for call in message.tool_calls})
-        elif isinstance(message, ToolMessage) and (call := calls.get(message.tool_call_id)) is not None:
-            yield MadeCall(message.tool_call_id, call["name"], call["args"], message)
+    known = {load.partition("#")[0], start} - {""}
+    first = max((place for place, message in enumerate(given, 1) if message.id in known), default=0)
+    return find_calls(given[first:])
+
+
+def find_message_of(call_id: str | None, given: Sequence[AnyMessage]) -> str:
+    """Return the id of the newest message that makes a call."""
+    asking = (message for message in reversed(given) if isinstance(message, AIMessage))
+    return next((one.id or "" for one in asking if any(call["id"] == call_id for call in one.tool_calls)), "")
 
 
 # What is looked at when it is asked: files in a backend, and functions. Both may hang, raise or lie.
@@ -192,8 +245,8 @@ class Judge:
         return run.root if self._backend is None else real_root(self._backend)
 
     async def look_at_file(
-        self, check: Check, base: Mapping[str, Any], proof: Mapping[str, Any] | None, run: SkillRun
-    ) -> Mapping[str, Any] | None:
+        self, check: Check, base: Mapping[str, Any], proof: Proof | None, run: SkillRun
+    ) -> Proof | None:
         """Return what proves that a file was written: it is there, and a call wrote it or it is another than before."""
         try:
             now = (await self.digests([check.value], run))[check.value]
@@ -202,7 +255,7 @@ class Judge:
             return None
         # Unknown is not the same as absent: without a look at the load, only a call proves that the file was written.
         if proof is None and check.value in base and base[check.value] != now:
-            proof = _evidence_of_now(run)
+            proof = _proof_of_now(run)
         return proof if now else None
 
     async def digests(self, paths: Sequence[str], run: SkillRun) -> dict[str, str]:
@@ -218,9 +271,7 @@ class Judge:
         digests = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
         return dict(zip(paths, digests, strict=True))
 
-    async def ask_handler(
-        self, check: Check, entry: SkillEntry | None, run: SkillRun
-    ) -> tuple[dict[str, Any] | None, str]:
+    async def ask_handler(self, check: Check, entry: SkillEntry | None, run: SkillRun) -> tuple[Proof | None, str]:
         """Return what proves a check by its function; or `None`, and what the function says."""
         handler = self._handlers.get(check.value)
         if handler is None or entry is None:
@@ -241,7 +292,7 @@ class Judge:
             logger.warning("The handler %r of skill %r failed: %s", check.value, entry.name, reason)
             return None, ""
         said = one_line(reply)[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
-        return (_evidence_of_now(run) if reply is True else None), said
+        return (_proof_of_now(run) if reply is True else None), said
 
     async def _within_timeout(self, work: Awaitable[ResultT]) -> ResultT:
         """Return what some work gives.
@@ -274,10 +325,10 @@ def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
         return asyncio.wrap_future(in_thread(work))
 
 
-def _evidence_of_now(run: SkillRun) -> dict[str, Any]:
+def _proof_of_now(run: SkillRun) -> Proof:
     given = run.state.get("messages") or ()
     newest = next((message.id for message in reversed(given) if message.id), None)
-    return {"message": newest} if newest else {}
+    return Proof({"message": newest} if newest else {})
 
 
 def _copy_of(state: Mapping[str, Any]) -> dict[str, Any]:

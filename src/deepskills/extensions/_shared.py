@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from langchain.agents.middleware.types import ToolCallRequest
 
@@ -45,6 +45,11 @@ def as_edited(request: ToolCallRequest) -> ToolCallRequest:
     if edited is None:
         return request
     return request.override(tool_call={**request.tool_call, "name": edited["name"], "args": edited["args"]})
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one for anything else that state may hold."""
+    return value if isinstance(value, Mapping) else {}
 
 
 # Paths of sources that an operator trusts.

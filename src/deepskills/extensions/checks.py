@@ -7,17 +7,20 @@ for another call in it. What is kept is compared with the conversation before it
 into an error proves nothing.
 
 Three moments ask what is open. `before_tool` refuses a held tool. `before_end` sends the model back, at most `retries`
-times a turn. `at_end` says, once the turn has really ended, what was not proven. A turn begins with a message of the
-user's and is numbered in private state: summaries and human approvals in between do not end it.
+times a turn. `at_end` says, once the turn has really ended, what was not proven; where nothing ended a turn, the start
+of the next one says it. A turn begins with a message of the user's and is numbered in private state: summaries and
+human approvals in between do not end it.
 
-Agents that a tool call starts are told in-process what is proven (`_Call`), because `before` is a limit and limits
-travel; what they prove for a skill that they inherited comes back the same way. Private state has, by key:
+`before` is a limit, and limits travel: an agent that a tool call starts finds in that call (`_Call`) what the agent
+above watches, with its proofs, and is held by it. At its end it leaves there what it watched itself. Both are passed in
+the process, so that nothing in any state can forge them; a resumed call is made again, and with it its `_Call`.
+
+Private state has, by key:
 
 - `turn`: its number, how often the model was sent back in it, and what was said of it;
 - `load NAME`: a load that is watched, and `base NAME` what its files were before it;
-- `receipt NAME DIGEST CHECK`: whether a check has passed, and by which call; each has a key of its own, because calls
+- `receipt NAME LOAD CHECK`: whether a check has passed, and by which call; each has a key of its own, because calls
   of one message are recorded side by side;
-- `above PATH`: what another agent has proven of a skill whose limits hold here;
 - `start` and `hooked`: the last message of a run's input, and whether tool calls pass through our hooks.
 """
 
@@ -27,9 +30,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
-from uuid import uuid4
-from weakref import WeakSet
+from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -45,7 +46,6 @@ from deepskills import (
     SkillExtension,
     SkillLoad,
     SkillRun,
-    SkillsMiddleware,
     SkillUnchecked,
 )
 from deepskills._prompt import messages
@@ -55,23 +55,29 @@ from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import harmless_body, one_line
 from deepskills._types import SkillProblem
-from deepskills.extensions._evidence import Handler, Judge, MadeCall, answer_to, calls_after, can_pass
-from deepskills.extensions._shared import MaybeAwaitable, as_edited
-from deepskills.extensions.forks import is_fork, running_fork, runs_forks
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL
+from deepskills.extensions._evidence import (
+    Handler,
+    Judge,
+    MadeCall,
+    Proof,
+    answer_to,
+    calls_after,
+    can_pass,
+    find_calls,
+    find_message_of,
+)
+from deepskills.extensions._shared import MaybeAwaitable, as_edited, as_mapping
+from deepskills.extensions.forks import SkillForks, is_fork, running_fork
+from deepskills.extensions.scripts.tool import SkillScripts
+from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
-
-ResultT = TypeVar("ResultT")
 
 CHECK_KINDS: tuple[CheckKind, ...] = KINDS
 """The kinds of checks that there are."""
 
-MAX_RECEIPTS = 400
-"""How many receipts a thread keeps; the oldest of skills that are no longer loaded go first."""
-
 _TURN, _HOOKED, _START = "turn", "hooked", "start"
-_LOAD, _BASE, _RECEIPT, _ABOVE = "load ", "base ", "receipt ", "above "
+_LOAD, _BASE, _RECEIPT = "load ", "base ", "receipt "
 
 _NO_TURN = -1
 """The turn of a load that is of no turn of this agent's."""
@@ -88,19 +94,22 @@ class _Watch:
     """The id of the load; empty for one that is not done yet."""
 
     checks: tuple[Check, ...]
+    judge: Judge
+    """That of the agent whose skill it is."""
+
     entry: SkillEntry | None = None
     trigger: Any = "system"
-    is_required: bool = False
-    """Whether the turn must not end while a check is open."""
+    turn: int = _NO_TURN
+    """The turn that must not end while a check is open."""
 
     holds: bool = True
     """Whether its `before` refuses tools."""
 
-    is_listed: bool = True
+    is_own: bool = True
     """Whether it is one of this agent's own loads."""
 
-    above: str = ""
-    """The load in the agent above that this one is inherited from."""
+    is_provable: bool = True
+    """Whether calls of this agent count: not for what the agent above has loaded, unless this one inherited it."""
 
     base: Mapping[str, Any] = field(default_factory=dict)
     """The digests of its files at the load."""
@@ -108,13 +117,8 @@ class _Watch:
     receipts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What is kept of each check, by label."""
 
-    proofs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    proofs: Mapping[str, Proof] = field(default_factory=dict)
     """By label, what a check is proven by."""
-
-    @property
-    def is_provable(self) -> bool:
-        """Whether calls of this agent count: not for what the agent above has loaded and this one did not inherit."""
-        return self.is_listed or self.load.startswith(_ABOVE)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -124,12 +128,16 @@ class _Watch:
 
     def key(self, check: Check) -> str:
         """Return the key of a receipt."""
-        return f"{_RECEIPT}{self.name} {self.digest} {check.label}"
+        return f"{_RECEIPT}{self.name} {self.load} {check.label}"
 
     @property
     def missing(self) -> list[Check]:
         """The checks that are not proven."""
         return [check for check in self.checks if check.label not in self.proofs]
+
+    def asks(self, check: Check) -> bool:
+        """Whether a check is judged when it is asked, and not by calls alone."""
+        return not self.judge.is_quick(check)
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class _Verdict:
 
     watch: _Watch
     check: Check
-    evidence: Mapping[str, Any] | None
+    proof: Proof | None
     """What it is proven by; `None` for one that is open."""
 
     said: str = ""
@@ -160,14 +168,19 @@ class _Call:
     """What is watched in the agent that makes it."""
 
     outer: "_Call | None" = None
-    proven: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    """What a started agent has proven, by path and by the load here that it inherited, if it did."""
+    ended: list[_Watch] = field(default_factory=list)
+    """What a started agent has watched itself, as it was at its end."""
 
     problems: list[tuple[str, str]] = field(default_factory=list)
     """Paths and messages of what a forked skill left open."""
 
     is_checked: bool = False
     """Whether an agent that it started checks the skill that it runs for."""
+
+    @property
+    def loads(self) -> dict[str, _Watch]:
+        """What the agent that makes it has loaded before, by path."""
+        return {watch.path: watch for watch in self.watches if watch.load}
 
 
 _call: ContextVar[_Call | None] = ContextVar("deepskills_checked_call", default=None)
@@ -207,59 +220,43 @@ class SkillChecks(SkillExtension):
         self._handlers = dict(handlers or {})
         self._retries, self._backend = retries, backend
         self._judge = Judge(self._handlers, backend, timeout)
-        self._hosts: WeakSet[SkillsMiddleware[Any, Any]] = WeakSet()
-        self._read: dict[tuple[str, str], Checks] = {}
         self._operators = {name: self._read_operators(name, given) for name, given in (checks or {}).items()}
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillChecks":
         """Return the same object: handlers and backends are shared."""
         return self
 
-    def attach(self, host: SkillsMiddleware[Any, Any]) -> None:
-        """Remember the middleware; a copy of it for a sub-agent is another one."""
-        self._hosts.add(host)
-
     # The checks of a skill.
 
     def _read_operators(self, name: str, given: object) -> tuple[Check, ...]:
         read = read_checks(given, str(name))
         wrong = [*read.problems, *filter(None, (self._judge_usable(check, str(name)) for check in read.items))]
-        # Scripts are run by an extension that may come later in the list.
-        texts = [found["message"] for found in wrong if found["code"] != "check-needs-scripts"]
+        texts = [found["message"] for found in wrong]
         if texts or not isinstance(given, Sequence):
             raise ValueError(f"The checks of {name!r}: {' '.join(texts) or 'not a list.'}")
         return read.items
 
-    def _judge_usable(self, check: Check, path: str) -> SkillProblem | None:
-        """Return why a check cannot be judged here; `None` if it can."""
+    def _judge_usable(self, check: Check, path: str, run: SkillRun | None = None) -> SkillProblem | None:
+        """Return why a check cannot be judged, in a run if one is given; `None` if it can."""
         label = quoted(check.label)
         if check.kind == "handler" and check.value not in self._handlers:
             return problem(path, "check-handler-unknown", check=label)
-        tools = {tool.name for host in self._hosts for tool in getattr(host, "tools", ())}
-        if check.kind == "script" and SCRIPT_TOOL not in tools:
+        if check.kind == "script" and run is not None and not _has(run, SkillScripts):
             return problem(path, "check-needs-scripts", check=label)
         if not can_pass(check):
             return problem(path, "check-malformed", number=label, reason="has a pattern that nothing fits")
         return None
 
-    def _checks_of(self, entry: SkillEntry, run: SkillRun, *, reports: bool = True) -> tuple[Check, ...]:
+    def _checks_of(self, entry: SkillEntry, run: SkillRun) -> tuple[Check, ...]:
         """Return the checks of a skill that can be judged here; what is wrong with the others is reported."""
         operators = self._operators.get(entry.name)
         if operators is None and "checks" not in entry.frontmatter:
             return ()
-        read = Checks(operators) if operators is not None else self._own_checks(entry)
-        unusable = {check: self._judge_usable(check, entry.path) for check in read.items}
-        for found in (*read.problems, *filter(None, unusable.values())) if reports else ():
+        read = read_checks(entry.frontmatter.get("checks"), entry.path) if operators is None else Checks(operators)
+        unusable = {check: self._judge_usable(check, entry.path, run) for check in read.items}
+        for found in (*read.problems, *filter(None, unusable.values())):
             run.report(found["path"], found["code"], found["message"], found["severity"])
         return tuple(check for check, found in unusable.items() if found is None)
-
-    def _own_checks(self, entry: SkillEntry) -> Checks:
-        key = (entry.path, entry.digest)
-        if key not in self._read:
-            if len(self._read) >= MAX_RECEIPTS:
-                self._read.clear()
-            self._read[key] = read_checks(entry.frontmatter.get("checks"), entry.path)
-        return self._read[key]
 
     def _holds(self, entry: SkillEntry, run: SkillRun) -> bool:
         """Whether the `before` of a skill refuses tools: a stranger's, or one that is approved, needs that approval."""
@@ -270,7 +267,7 @@ class SkillChecks(SkillExtension):
 
     def _turn(self, run: SkillRun, *, begins: bool = False) -> int:
         """Return the number of the turn; a new one begins with a new message of the user's."""
-        kept = _mapping(run.memory.get(_TURN))
+        kept = as_mapping(run.memory.get(_TURN))
         number, user = _number(kept.get("number")), run.user_message
         if user is None:
             return number
@@ -283,159 +280,138 @@ class SkillChecks(SkillExtension):
             own = {"number": number + 1} if is_new else kept
             run.remember(_TURN, {**own, "message": user.id, "text": text})
         if is_new and kept:
-            self._forget(run)
+            _forget_unloaded(run)
         return number + is_new
-
-    def _forget(self, run: SkillRun) -> None:
-        """Forget what ended with the turn: operators' limits of skills that were unloaded in it, and old receipts."""
-        loaded = {skill.entry.name for skill in run.loaded if not skill.is_inherited}
-        of_loaded = tuple(f"{_RECEIPT}{name} " for name in loaded)
-        ended = [key for key in run.memory if key.startswith((_LOAD, _BASE)) and key.partition(" ")[2] not in loaded]
-        receipts = [key for key in run.memory if key.startswith(_RECEIPT)]
-        old = [key for key in receipts if not key.startswith(of_loaded)] if len(receipts) > MAX_RECEIPTS else []
-        for key in (*ended, *old, *(key for key in run.memory if key.startswith(_ABOVE))):
-            run.remember(key, None)
 
     def _watch(self, run: SkillRun, also: Iterable[LoadedSkill] = (), *, begun: int | None = None) -> list[_Watch]:
         """Return what is watched on a thread, and keep what a new load is known by; `begun` is a turn that begins."""
         # What stood here before anybody looked is of the turn that its record names.
         is_old = begun is not None or _TURN not in run.memory
         turn = self._turn(run) if begun is None else begun
-        # Those of this run last: they count where both are of the same load.
-        watches = [self._watch_skill(skill, run, turn, is_old=is_old) for skill in (*also, *run.loaded)]
-        found = {(watch.path, watch.load): watch for watch in watches if watch is not None}
-        own = {watch.name for watch in found.values() if watch.is_listed}
-        for key, value in run.memory.items():
-            name, known = key.removeprefix(_LOAD), _mapping(value)
-            # Not loaded: a skill that runs in this sub-agent, and what an operator holds after an unload.
-            is_kept = known.get("fork") is True or (name in self._operators and known.get("operators") is True)
-            if key.startswith(_LOAD) and name not in own and is_kept:
-                watch = self._watch_kept(name, known, run, turn)
-                found[watch.path, watch.load] = watch
-        failed = _fail_calls(run)
-        return [self._with_receipts(watch, run, failed) for watch in found.values()]
+        call = _call.get()
+        found = {
+            (watch.path, watch.load): replace(watch, turn=_NO_TURN, is_own=False, is_provable=False)
+            for watch in (call.watches if call is not None else ())
+        }
+        loaded = [self._watch_skill(skill, run, turn, is_old=is_old) for skill in (*also, *run.loaded)]
+        own = [watch for watch in (*loaded, self._watch_fork(run, turn)) if watch is not None]
+        known = {watch.name for watch in own if watch.is_own or watch.judge is self._judge}
+        own += [
+            self._watch_operators(name, run)
+            for name in self._operators
+            if name not in known and _LOAD + name in run.memory
+        ]
+        if own:
+            made = find_calls(run.state.get("messages") or ())
+            # Last: they count where both are of the same load.
+            found |= {(watch.path, watch.load): self._with_receipts(watch, run, made) for watch in own}
+        return list(found.values())
 
     def _watch_skill(self, skill: LoadedSkill, run: SkillRun, turn: int, *, is_old: bool) -> _Watch | None:
-        entry = skill.entry
-        known = _mapping(run.memory.get(f"{_LOAD}{entry.name}"))
+        entry, call = skill.entry, _call.get()
+        above = call.loads.get(entry.path) if call is not None else None
+        known = as_mapping(run.memory.get(f"{_LOAD}{entry.name}"))
         is_known = known.get("path") == entry.path and (known.get("load") == skill.load_id or skill.is_lost)
+        # In use in the agent above, which watches it.
+        if skill.is_inherited and (skill.load_id or above is not None):
+            return None
         if entry.is_read or entry.name in self._operators:
             checks = self._checks_of(entry, run)
         else:
             # Its file cannot be read at the moment: what its checks were at the load still holds.
             checks = read_checks(known.get("checks"), entry.path).items if is_known else ()
-        if not checks:
-            return None
-        holds = self._holds(entry, run)
         load = skill.load_id or (str(known.get("load", "")) if is_known else "")
-        watch = _Watch(entry.name, entry.path, entry.digest, load, checks, entry, skill.trigger, holds=holds)
+        holds = self._holds(entry, run)
+        watch = _Watch(
+            entry.name, entry.path, entry.digest, load, checks, self._judge, entry, skill.trigger, holds=holds
+        )
+        # From an agent that has ended.
         if skill.is_inherited:
-            return replace(watch, load=skill.load_id or f"{_ABOVE}{entry.path}", is_listed=False)
+            return replace(watch, load=_name_brought(entry.path, turn), is_own=False) if checks else None
         # Lost, or not done yet: an earlier call of the same message loads it.
         if not skill.load_id:
-            return watch
+            return watch if checks else None
         if not is_known:
-            known = self._record_load(watch, run, turn if skill.is_recent or not is_old else _NO_TURN, skill)
-        return replace(
-            watch,
-            is_required=known.get("turn") == turn,
-            above=str(known.get("above") or ""),
-            base=_mapping(known.get("base")),
-        )
+            is_system = skill.trigger == "system" and not skill.is_recent
+            # What the agent above handed over is that agent's to finish. What this one loads itself is its own.
+            heir = above if above is not None and (is_system or above.load == skill.load_id) else None
+            known = self._record_load(watch, run, turn if skill.is_recent or not is_old else _NO_TURN, heir)
+        if above is not None and known.get("above") == above.load:
+            return replace(above, turn=_NO_TURN, is_own=False, is_provable=True)
+        base = as_mapping(known.get("base"))
+        return replace(watch, turn=_number(known.get("turn")), base=base) if checks else None
 
-    def _record_load(self, watch: _Watch, run: SkillRun, turn: int, skill: LoadedSkill) -> dict[str, Any]:
-        above = _mapping(run.memory.get(f"{_ABOVE}{watch.path}"))
-        # What the agent above handed over is not this agent's to finish. What this one loads itself is its own.
-        is_handed = skill.load_id == above.get("load") or (skill.trigger == "system" and not skill.is_recent)
-        known = {**self._describe(watch, turn), "base": dict(_mapping(run.memory.get(f"{_BASE}{watch.name}")))}
-        if above and is_handed:
-            known |= {"turn": _NO_TURN, "above": above.get("load")}
-            proven = _mapping(above.get("proven"))
-            for check in watch.checks:
-                if check.label in proven:
-                    self._keep(watch, check, run, _mapping(proven[check.label]), reported="passed")
-        run.remember(f"{_LOAD}{watch.name}", known)
-        return known
-
-    def _describe(self, watch: _Watch, turn: int) -> dict[str, Any]:
-        return {
+    def _record_load(self, watch: _Watch, run: SkillRun, turn: int, heir: _Watch | None) -> Mapping[str, Any]:
+        known = {
             "load": watch.load,
             "path": watch.path,
             "digest": watch.digest,
-            "turn": turn,
+            "turn": turn if heir is None else _NO_TURN,
             "checks": [_as_item(check) for check in watch.checks],
-            "operators": watch.name in self._operators,
+            "base": dict(as_mapping(run.memory.get(f"{_BASE}{watch.name}"))),
+            **({} if heir is None else {"above": heir.load}),
         }
+        if not watch.checks and heir is None:
+            return known
+        # What was kept of another load of it says nothing of this one.
+        for key, receipt in run.memory.items():
+            if key.startswith(_RECEIPT) and as_mapping(receipt).get("skill") == watch.name:
+                run.remember(key, None)
+        run.remember(f"{_LOAD}{watch.name}", known)
+        return known
 
-    def _watch_kept(self, name: str, known: Mapping[str, Any], run: SkillRun, turn: int) -> _Watch:
-        """Return what is watched of a skill that is not loaded."""
-        is_fork, call = known.get("fork") is True, _call.get()
-        if is_fork and call is not None:
-            call.is_checked = True
-        digest = str(known.get("digest"))
-        entry = next((found for found in (running_fork(), *run.skills) if found and found.name == name), None)
-        path = str(known.get("path"))
-        if entry is not None and is_fork and entry.digest == digest:
-            checks = self._checks_of(entry, run)
-        else:
-            given = self._operators.get(name) or read_checks(known.get("checks"), path).items
-            checks = tuple(check for check in given if self._judge_usable(check, path) is None)
+    def _watch_fork(self, run: SkillRun, turn: int) -> _Watch | None:
+        """Return what is watched of the skill that this agent runs for, if it runs for one."""
+        fork, call = running_fork(), _call.get()
+        # The agent that runs the skill itself, and none that it starts.
+        if fork is None or call is None or call.tool != "load_skill":
+            return None
+        checks = self._checks_of(fork, run)
+        call.is_checked = True
+        load, holds = f"fork {call.call_id}", self._holds(fork, run)
         return _Watch(
-            name,
-            path,
-            digest,
-            str(known.get("load")),
-            checks,
-            entry,
-            "model",
-            is_required=is_fork and known.get("turn") == turn,
-            holds=entry is None or self._holds(entry, run),
-            base=_mapping(known.get("base")),
+            fork.name, fork.path, fork.digest, load, checks, self._judge, fork, "model", turn=turn, holds=holds
         )
 
-    def _with_receipts(self, watch: _Watch, run: SkillRun, failed: frozenset[str]) -> _Watch:
+    def _watch_operators(self, name: str, run: SkillRun) -> _Watch:
+        """Return what the operator's checks hold of a skill that was unloaded in this turn, or is inherited."""
+        known = as_mapping(run.memory.get(f"{_LOAD}{name}"))
+        entry = next((entry for entry in run.skills if entry.name == name), None)
+        path, digest, base = str(known.get("path")), str(known.get("digest")), as_mapping(known.get("base"))
+        checks = tuple(check for check in self._operators[name] if self._judge_usable(check, path, run) is None)
+        return _Watch(name, path, digest, str(known.get("load")), checks, self._judge, entry, base=base)
+
+    def _with_receipts(self, watch: _Watch, run: SkillRun, made: Sequence[MadeCall]) -> _Watch:
         """Return a load with what is kept of its checks; what is proven of another load does not count."""
-        memory, made = run.memory, list[MadeCall]()
-        above = _mapping(memory.get(f"{_ABOVE}{watch.path}"))
-        is_above = not watch.is_listed and above.get("load") == watch.load
-        proven = _mapping(above.get("proven")) if is_above else {}
-        found: dict[str, Mapping[str, Any]] = {
-            label: {"status": "passed", "evidence": evidence} for label, evidence in proven.items()
-        }
-        if _HOOKED not in memory and watch.load and watch.is_listed:
-            made += calls_after(watch.load, str(memory.get(_START) or ""), run.state.get("messages") or ())
+        proofs = dict(watch.proofs)
+        # Others may have turned an answer into an error since.
+        failed = {call.key for call in made if call.answer.status == "error"}
+        is_hooked = _HOOKED in run.memory or not watch.load or not watch.is_own
+        own = () if is_hooked else calls_after(watch.load, str(run.memory.get(_START) or ""), run.state["messages"])
+        receipts: dict[str, Mapping[str, Any]] = {}
         for check in watch.checks:
-            kept = _mapping(memory.get(watch.key(check)))
+            kept = as_mapping(run.memory.get(watch.key(check)))
             if watch.load and kept.get("load") == watch.load:
-                found[check.label] = kept
-            evidence = next((call.evidence for call in made if self._proves(call, watch, check, run)), None)
-            if evidence is not None and kept.get("status") != "passed":
-                found[check.label] = {**found.get(check.label, {}), "status": "passed", "evidence": evidence}
-        proofs = {
-            label: evidence
-            for label, receipt in found.items()
-            if receipt.get("status") == "passed"
-            and isinstance(evidence := receipt.get("evidence"), Mapping)
-            # Others may have turned its answer into an error since.
-            and isinstance(call := evidence.get("call", ""), str)
-            and call not in failed
-        }
-        return replace(watch, receipts=found, proofs=proofs)
+                receipts[check.label] = kept
+            fitting = (call.proof for call in own if self._proves(call, watch, check, run))
+            proof = Proof.from_receipt(receipts.get(check.label) or {}) or next(fitting, None)
+            if proof is not None and proof.key not in failed:
+                proofs[check.label] = proof
+        return replace(watch, receipts=receipts, proofs=proofs)
 
     def _proves(self, made: MadeCall, watch: _Watch, check: Check, run: SkillRun) -> bool:
-        return made.evidence is not None and made.fits(check, watch.name, self._judge.root(run))
+        return made.proof is not None and made.fits(check, watch.name, self._judge.root(run))
 
-    def _keep(
-        self, watch: _Watch, check: Check, run: SkillRun, evidence: Mapping[str, Any] | None, reported: str
-    ) -> None:
+    def _keep(self, watch: _Watch, check: Check, run: SkillRun, proof: Proof | None, reported: str) -> None:
         """Keep a receipt: what was proven by which call, never any text of it."""
         receipt = {
             "skill": watch.name,
             "digest": watch.digest,
             "load": watch.load,
             "check": check.label,
-            "status": "open" if evidence is None else "passed",
-            "evidence": dict(evidence or {}),
+            "status": "open" if proof is None else "passed",
+            "evidence": {} if proof is None else dict(proof.evidence),
+            "message": "" if proof is None else proof.message,
             "reported": reported,
         }
         if run.memory.get(watch.key(check)) != receipt:
@@ -448,60 +424,60 @@ class SkillChecks(SkillExtension):
 
         async def judge(watch: _Watch, check: Check) -> _Verdict:
             proof = watch.proofs.get(check.label)
-            if self._judge.is_quick(check):
+            if not watch.asks(check):
                 return _Verdict(watch, check, proof)
             if check.kind == "file":
-                return _Verdict(watch, check, await self._judge.look_at_file(check, watch.base, proof, run))
-            return _Verdict(watch, check, *await self._judge.ask_handler(check, watch.entry, run))
+                return _Verdict(watch, check, await watch.judge.look_at_file(check, watch.base, proof, run))
+            return _Verdict(watch, check, *await watch.judge.ask_handler(check, watch.entry, run))
 
         return list(await asyncio.gather(*(judge(watch, check) for watch, check in pairs)))
 
     async def _judge_required(self, watches: Iterable[_Watch], run: SkillRun) -> list[_Verdict]:
-        return await self._judge_all([(one, check) for one in watches if one.is_required for check in one.checks], run)
+        turn = self._turn(run)
+        return await self._judge_all([(one, check) for one in watches if one.turn == turn for check in one.checks], run)
 
     def _record(self, verdicts: Iterable[_Verdict], run: SkillRun) -> None:
-        """Keep verdicts, and tell of each that changed."""
+        """Keep verdicts, and report each that changed."""
         for verdict in verdicts:
             watch, check = verdict.watch, verdict.check
             before = (watch.receipts.get(check.label) or {}).get("reported") or "open"
-            status: Any = "open" if verdict.evidence is None else "passed"
+            status: Any = "open" if verdict.proof is None else "passed"
             if status != before:
-                evidence = dict(verdict.evidence or {})
+                evidence = {} if verdict.proof is None else dict(verdict.proof.evidence)
                 run.emit(SkillChecked(**watch.origin, check=check.label, status=status, evidence=evidence))
-            self._keep(watch, check, run, verdict.evidence, reported=status)
+            self._keep(watch, check, run, verdict.proof, reported=status)
 
     def _record_calls(self, watches: Iterable[_Watch], run: SkillRun) -> None:
-        """Tell of what calls have proven since the last look."""
-        for watch in watches:
-            kept = [one for one in watch.checks if self._judge.is_quick(one) and one.label in watch.receipts]
-            if watch.is_listed:
-                self._record([_Verdict(watch, check, watch.proofs.get(check.label)) for check in kept], run)
+        """Report what calls have proven since the last look; of what is inherited the agent above reports it."""
+        self._record(
+            [
+                _Verdict(watch, check, watch.proofs.get(check.label))
+                for watch in watches
+                if watch.is_own
+                for check in watch.checks
+                if not watch.asks(check) and (check.label in watch.receipts or check.label in watch.proofs)
+            ],
+            run,
+        )
 
     # The seam.
 
     def at_start(self, run: SkillRun) -> None:
-        """Begin a turn, and report what is wrong with the checks of skills."""
-        call, fork, newest = _call.get(), running_fork(), run.state.get("messages") or ()
+        """Begin a turn, and say what was not proven in the last one if nothing has ended it."""
+        newest, last = run.state.get("messages") or (), as_mapping(run.memory.get(_TURN))
         if newest and getattr(newest[-1], "id", None):
             run.remember(_START, newest[-1].id)
-        for entry in run.skills:
-            self._checks_of(entry, run)
         turn = self._turn(run, begins=True)
-        for watch in call.watches if call is not None else ():
-            if watch.load:
-                run.remember(f"{_ABOVE}{watch.path}", {"load": watch.load, "proven": dict(watch.proofs)})
-        # Only the agent that runs the skill itself, and none that it starts.
-        if fork is not None and call is not None and call.tool == "load_skill":
-            checks = self._checks_of(fork, run)
-            own = _Watch(fork.name, fork.path, fork.digest, f"fork-{uuid4()}", checks)
-            run.remember(f"{_LOAD}{fork.name}", {**self._describe(own, turn), "fork": True})
-        self._watch(run, begun=turn)
+        watches = self._watch(run, begun=turn)
+        if last and turn != last.get("number"):
+            # A question that no human answered, or a crash.
+            _report_open([watch for watch in watches if watch.turn == last.get("number")], last, run)
 
     def before_load(self, load: SkillLoad, run: SkillRun) -> MaybeAwaitable[None]:
         """Look at the files that are to be written, as they are before the load."""
         if self._backend is None or not load.text:
             return None
-        paths = [check.value for check in self._checks_of(load.entry, run, reports=False) if check.kind == "file"]
+        paths = [check.value for check in self._checks_of(load.entry, run) if check.kind == "file"]
         return self._look_at_files(load.entry.name, paths, run) if paths else None
 
     async def _look_at_files(self, name: str, paths: Sequence[str], run: SkillRun) -> None:
@@ -516,19 +492,19 @@ class SkillChecks(SkillExtension):
         # A text that is put back has its list; one that is read again for it has not.
         if load.tokens and messages.CHECKS_LEAD in load.text:
             return load.text
-        checks = self._checks_of(load.entry, run, reports=False)
+        checks = self._checks_of(load.entry, run)
         return with_checks(load.text, checks, names_held=bool(checks) and self._holds(load.entry, run))
 
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Tell of what the last calls have proven; the request stays as it is."""
+        """Report what the last calls have proven; the request stays as it is."""
         self._record_calls(self._watch(run), run)
-        _note_hooks(run)
+        _remember_hooks(run)
         return request
 
     def before_tool(self, request: ToolCallRequest, run: SkillRun) -> MaybeAwaitable[Refuse | None]:
         """Refuse a tool that waits for a check."""
         # As the turn began, too: an unload beside a held call does not free it.
-        watches = self._watch(run, [skill for host in self._hosts for skill in host.loaded_in(run.state)])
+        watches = self._watch(run, run.loaded_before)
         edited = as_edited(request)
         tool = edited.tool_call["name"]
         for skill in run.loaded:
@@ -546,12 +522,14 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        quick = [(watch, check) for watch, check in holding if self._judge.is_quick(check)]
-        if refusal := _refuse(tool, [_Verdict(watch, check, watch.proofs.get(check.label)) for watch, check in quick]):
+        quick = [
+            _Verdict(watch, check, watch.proofs.get(check.label)) for watch, check in holding if not watch.asks(check)
+        ]
+        if refusal := _refuse(tool, quick):
             return refusal
-        _note_hooks(run)
+        _remember_hooks(run)
         _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
-        slow = [(watch, check) for watch, check in holding if not self._judge.is_quick(check)]
+        slow = [(watch, check) for watch, check in holding if watch.asks(check)]
         return self._judge_held(tool, slow, run) if slow else None
 
     async def _judge_held(self, tool: str, pairs: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
@@ -567,43 +545,48 @@ class SkillChecks(SkillExtension):
             _call.set(own.outer)
         watches = [watch for watch in self._watch(run) if watch.load and watch.is_provable]
         answer = answer_to(result, str(given["id"]))
-        proven = dict(own.proven) if own is not None else {}
-        for watch in watches:
-            found = proven.pop((watch.path, watch.load), {})
-            if answer is not None:
-                made = MadeCall(str(given["id"]), given["name"], given["args"], answer)
-                fitting = [check.label for check in watch.checks if self._proves(made, watch, check, run)]
-                found |= dict.fromkeys(fitting, made.evidence)
-            self._prove(watch, found, run)
         if own is not None:
-            self._take_back(own, proven, given, answer, run)
-        name = meant_name([watch.name for watch in watches], str(given["args"].get("skill_name", "")))
-        if given["name"] != "unload_skill" or answer is None or answer.status == "error":
+            self._take_back(own, watches, given, answer, run)
+        if answer is None:
             return result
-        own_watches = [watch for watch in watches if watch.is_listed and watch.name == name]
+        made = MadeCall(find_message_of(given["id"], run.state.get("messages") or ()), given, answer)
+        for watch in watches:
+            fitting = [check.label for check in watch.checks if self._proves(made, watch, check, run)]
+            self._prove(watch, dict.fromkeys(fitting, made.proof), run)
+        name = meant_name([watch.name for watch in watches], str(given["args"].get("skill_name", "")))
+        if given["name"] != "unload_skill" or answer.status == "error":
+            return result
+        own_watches = [watch for watch in watches if watch.is_own and watch.name == name]
         # What a skill's own checks held is free now.
         lines = [check.instruction(names_held=name in self._operators) for one in own_watches for check in one.missing]
         return _tell_unloaded(result, answer, lines) if lines else result
 
-    def _prove(self, watch: _Watch, found: Mapping[str, Mapping[str, Any]], run: SkillRun) -> None:
+    def _prove(self, watch: _Watch, found: Mapping[str, Proof | None], run: SkillRun) -> None:
         for check in watch.checks:
             # The first proof stands, unless its call has turned out to have failed.
-            if check.label in found and watch.proofs.get(check.label) is None:
+            if found.get(check.label) is not None and watch.proofs.get(check.label) is None:
                 kept = watch.receipts.get(check.label) or {}
                 self._keep(watch, check, run, found[check.label], reported=str(kept.get("reported") or "open"))
 
     def _take_back(
         self,
         call: _Call,
-        proven: Mapping[tuple[str, str], Mapping[str, Any]],
+        watches: Sequence[_Watch],
         given: Mapping[str, Any],
         answer: ToolMessage | None,
         run: SkillRun,
     ) -> None:
-        """Keep what agents that a call started have proven of skills of their own, and what they left open."""
-        for (path, load), evidence in proven.items():
-            if not load:
-                run.remember(f"{_ABOVE}{path}", {"load": f"{_ABOVE}{path}", "proven": evidence})
+        """Keep what agents that a call started have proven, and what they left open."""
+        own = {(watch.path, watch.load): watch for watch in watches}
+        paths = {watch.path for watch in watches if watch.is_own}
+        for ended in call.ended:
+            if lent := own.get((ended.path, ended.load)):
+                self._prove(lent, ended.proofs, run)
+            elif ended.is_own and ended.path not in paths:
+                # Its answer may be what the skill said. Receipts of another agent that had it do not count for this.
+                brought = replace(ended, load=_name_brought(ended.path, self._turn(run)))
+                for check in ended.checks:
+                    self._keep(brought, check, run, ended.proofs.get(check.label), reported="open")
         for path, message in call.problems:
             run.report(path, "checks-open", message)
         if given["name"] != "load_skill" or call.is_checked or answer is None or answer.status == "error":
@@ -611,19 +594,19 @@ class SkillChecks(SkillExtension):
         asked = str(given["args"].get("skill_name", ""))
         forks = {entry.name: entry for entry in run.skills if is_fork(entry)}
         entry = forks.get(meant_name(list(forks), asked) or "")
-        if entry is not None and any(runs_forks(host) for host in self._hosts) and self._checks_of(entry, run):
+        if entry is not None and _has(run, SkillForks) and self._checks_of(entry, run):
             found = problem(entry.path, "checks-in-fork", name=_quote(entry.name))
             run.report(found["path"], found["code"], found["message"], found["severity"])
 
     async def before_end(self, run: SkillRun) -> SendBack | None:
         """Send the model back while checks of skills that were loaded in this turn are open."""
         watches = self._watch(run)
-        if not any(watch.is_required for watch in watches):
-            return None
         verdicts = await self._judge_required(watches, run)
+        if not verdicts:
+            return None
         self._record(verdicts, run)
-        missing = [verdict for verdict in verdicts if verdict.evidence is None]
-        turn = _mapping(run.memory.get(_TURN))
+        missing = [verdict for verdict in verdicts if verdict.proof is None]
+        turn = as_mapping(run.memory.get(_TURN))
         count = _number(turn.get("sent"))
         if not missing or count >= self._retries:
             run.remember(_TURN, {**turn, "judged": _newest_answer(run)})
@@ -632,48 +615,80 @@ class SkillChecks(SkillExtension):
         earlier = [
             _Verdict(watch, check, None)
             for watch in watches
-            if watch.is_listed and not watch.is_required and not watch.above
+            if watch.is_own and watch.turn != turn.get("number")
             for check in watch.missing
-            if self._judge.is_quick(check)
+            if not watch.asks(check)
         ]
-        parts = _missing_by_skill(messages.CHECKS_MISSING, missing)
-        parts += _missing_by_skill(messages.CHECKS_EARLIER, earlier)
+        parts = _list_by_skill(messages.CHECKS_MISSING, missing)
+        parts += _list_by_skill(messages.CHECKS_EARLIER, earlier)
         return SendBack("\n\n".join([*parts, messages.CHECKS_HOW]))
 
     async def open_checks(self, run: SkillRun) -> list[OpenCheck]:
         """Return the open checks of skills that were loaded in this turn."""
         verdicts = await self._judge_required(self._watch(run), run)
-        return [OpenCheck(one.watch.name, one.check.label, one.line) for one in verdicts if one.evidence is None]
+        return [OpenCheck(one.watch.name, one.check.label, one.line) for one in verdicts if one.proof is None]
 
     async def at_end(self, run: SkillRun) -> None:
         """Say what was not proven, once a skill and turn, whoever ended it."""
-        watches, call, turn = self._watch(run), _call.get(), _mapping(run.memory.get(_TURN))
-        self._record_calls([watch for watch in watches if not watch.is_required], run)
+        watches, call, turn = self._watch(run), _call.get(), as_mapping(run.memory.get(_TURN))
+        number = _number(turn.get("number"))
+        self._record_calls([watch for watch in watches if watch.turn != number], run)
         judged = turn.get("judged")
         # `before_end` was not asked where another middleware ended the turn.
         if not judged or judged != _newest_answer(run):
             self._record(await self._judge_required(watches, run), run)
             watches = self._watch(run)
-        told = turn.get("told")
-        said = list(told) if isinstance(told, list) else []
-        for watch in watches:
-            if call is not None and watch.is_listed and watch.load:
-                key = (watch.path, watch.above)
-                call.proven.setdefault(key, {}).update(watch.proofs)
-            labels = [check.label for check in watch.missing]
-            if not watch.is_required or not labels or watch.load in said:
-                continue
-            said.append(watch.load)
-            run.emit(SkillUnchecked(**watch.origin, checks=tuple(labels)))
-            found = problem(watch.path, "checks-open", name=_quote(watch.name), checks=", ".join(map(quoted, labels)))
-            run.report(found["path"], found["code"], found["message"], found["severity"])
-            if call is not None and watch.load.startswith("fork-"):
-                call.problems.append((found["path"], found["message"]))
-        if said != told and said:
-            run.remember(_TURN, {**turn, "told": said})
+        if call is not None:
+            call.ended += [one for one in watches if one.is_provable and one.load and one.load != _fork_of(call)]
+        said = _report_open([watch for watch in watches if watch.turn == number], turn, run)
+        if call is not None:
+            call.problems += [(watch.path, message) for watch, message in said if watch.load == _fork_of(call)]
+        if said:
+            told = turn.get("told")
+            loads = [watch.load for watch, _ in said]
+            run.remember(_TURN, {**turn, "told": [*(told if isinstance(told, list) else ()), *loads]})
 
 
-def _note_hooks(run: SkillRun) -> None:
+def _report_open(watches: Iterable[_Watch], turn: Mapping[str, Any], run: SkillRun) -> list[tuple[_Watch, str]]:
+    """Say which checks are open at the end of a turn, and return what was said; what was said before is left out."""
+    told = turn.get("told")
+    said = []
+    for watch in watches:
+        labels = [check.label for check in watch.missing]
+        if not labels or watch.load in (told if isinstance(told, list) else ()):
+            continue
+        run.emit(SkillUnchecked(**watch.origin, checks=tuple(labels)))
+        found = problem(watch.path, "checks-open", name=_quote(watch.name), checks=", ".join(map(quoted, labels)))
+        run.report(found["path"], found["code"], found["message"], found["severity"])
+        said.append((watch, found["message"]))
+    return said
+
+
+def _forget_unloaded(run: SkillRun) -> None:
+    """Forget what ended with a turn: what operators' checks held of skills that were unloaded in it, and receipts."""
+    loaded = {skill.entry.name for skill in run.loaded if not skill.is_inherited}
+    for key, value in run.memory.items():
+        prefix, _, name = key.partition(" ")
+        name = str(as_mapping(value).get("skill")) if f"{prefix} " == _RECEIPT else name
+        if f"{prefix} " in {_LOAD, _BASE, _RECEIPT} and name not in loaded:
+            run.remember(key, None)
+
+
+def _has(run: SkillRun, kind: type[SkillExtension]) -> bool:
+    return any(isinstance(extension, kind) for extension in run.extensions)
+
+
+def _name_brought(path: str, turn: int) -> str:
+    """Return what stands for the load of a skill in an agent whose answer came back in a turn."""
+    return f"above {turn} {path}"
+
+
+def _fork_of(call: _Call) -> str:
+    """Return what stands for the load of the skill that a call runs in an agent of its own."""
+    return f"fork {call.call_id}"
+
+
+def _remember_hooks(run: SkillRun) -> None:
     """Remember that tool calls pass through our hooks, so that they need not be looked for in messages."""
     if _HOOKED not in run.memory:
         run.remember(_HOOKED, True)  # noqa: FBT003 - a flag in state
@@ -687,7 +702,7 @@ def _tell_unloaded(
     said = answer.model_copy(update={"content": text})
     if isinstance(result, ToolMessage):
         return said
-    update = dict(_mapping(result.update))
+    update = dict(as_mapping(result.update))
     return replace(
         result, update={**update, "messages": [said if one is answer else one for one in update["messages"]]}
     )
@@ -695,25 +710,25 @@ def _tell_unloaded(
 
 def _refuse(tool: str, verdicts: Iterable[_Verdict]) -> Refuse | None:
     """Refuse a tool that waits for checks; `None` if all have passed."""
-    closed = [verdict for verdict in verdicts if verdict.evidence is None]
     by_skill: dict[tuple[str, bool], list[str]] = {}
-    for one in closed:
-        key = (one.watch.name, one.watch.is_provable)
-        by_skill.setdefault(key, []).append(one.said or one.check.instruction(names_held=False))
+    for one in verdicts:
+        if one.proof is None:
+            key = (one.watch.name, one.watch.is_provable)
+            by_skill.setdefault(key, []).append(one.said or one.check.instruction(names_held=False))
+    if not by_skill:
+        return None
     asked = [
         (messages.CHECKS_HELD_BY if is_provable else messages.CHECKS_HELD_ABOVE).format(
             skill=_quote(name), steps=" ".join(dict.fromkeys(steps))
         )
         for (name, is_provable), steps in by_skill.items()
     ]
-    if not asked:
-        return None
     text = messages.CHECKS_HELD.format(tool=quoted(tool), asked=" ".join(asked))
     again = messages.CHECKS_HELD_AGAIN if all(is_provable for _, is_provable in by_skill) else ""
     return Refuse(text + again)
 
 
-def _missing_by_skill(lead: str, verdicts: Sequence[_Verdict]) -> list[str]:
+def _list_by_skill(lead: str, verdicts: Sequence[_Verdict]) -> list[str]:
     by_skill: dict[str, list[str]] = {}
     for verdict in verdicts:
         by_skill.setdefault(verdict.watch.name, []).append(verdict.line)
@@ -725,14 +740,6 @@ def _as_item(check: Check) -> dict[str, Any]:
     return {check.kind: check.value, **({"before": list(check.before)} if check.before else {})}
 
 
-def _fail_calls(run: SkillRun) -> frozenset[str]:
-    """Return the ids of the calls whose answers, as the conversation has them, are errors."""
-    answers = [message for message in run.state.get("messages") or () if isinstance(message, ToolMessage)]
-    # Some models number the calls of each message anew, so that an id has several answers.
-    passed = {message.tool_call_id for message in answers if message.status != "error"}
-    return frozenset(message.tool_call_id for message in answers) - passed
-
-
 def _is_answered(given: Sequence[AnyMessage], user: AnyMessage) -> bool:
     """Whether the model has spoken after a message."""
     places = [place for place, message in enumerate(given) if message.id == user.id]
@@ -742,10 +749,6 @@ def _is_answered(given: Sequence[AnyMessage], user: AnyMessage) -> bool:
 def _newest_answer(run: SkillRun) -> str | None:
     given = run.state.get("messages") or ()
     return next((message.id for message in reversed(given) if isinstance(message, AIMessage)), None)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _number(value: object) -> int:
