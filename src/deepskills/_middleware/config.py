@@ -61,6 +61,7 @@ CACHING_PROVIDERS = frozenset(
         "xai",
         "deepseek",
         "groq",
+        "mistral",
         "mistralai",
         "fireworks",
         "openrouter",

@@ -64,11 +64,10 @@ from deepskills._middleware.extension import HOOKS, LoadedSkill, OpenCheck, Skil
 from deepskills._middleware.extension_calls import SkillRun, read_judged_asset
 from deepskills._middleware.extra_tools import check_names, make_extra_tool
 from deepskills._middleware.loading import make_tools
-from deepskills._middleware.media import fit_media
 from deepskills._middleware.nesting import hand_over, is_own_graph
 from deepskills._middleware.reporting import report_problems
 from deepskills._middleware.request import (
-    drop_keys,
+    finalize,
     open_call,
     prepare_call,
     render_section,
@@ -347,7 +346,7 @@ async def _prepare_messages(
     report_composition(composed, run)
     facts = run.model.update_from(run.thread.model)
     update = merged(composed.update, run.collected, facts, report_problems(run))
-    messages = fit_media(drop_keys(composed.messages), model)
+    messages = finalize(composed.messages, model, run)
     if not prepared.section:
         return messages, update
     first = messages[0] if messages else None

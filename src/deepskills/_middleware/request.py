@@ -55,7 +55,7 @@ from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Failed, in_worker
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
-from deepskills._middleware.chat_models import facts_of, is_overflow
+from deepskills._middleware.chat_models import facts_of, fit_order, is_overflow
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
 from deepskills._middleware.extension_calls import (
@@ -153,7 +153,7 @@ class Composition:
     """The messages to send, and what follows from them."""
 
     messages: list[AnyMessage]
-    """With keys for messages that their host gave no id: extensions know messages by them. `drop_keys` removes them."""
+    """With keys for messages that their host gave no id: extensions know messages by them. `finalize` removes them."""
 
     bare: list[AnyMessage] | None = None
     """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
@@ -270,9 +270,10 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     )
 
 
-def drop_keys(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: whole, and without the keys that only this library knows."""
-    return [without_key(message) for message in as_whole(messages)]
+def finalize(messages: list[AnyMessage], model: object, run: Run) -> list[AnyMessage]:
+    """Return messages as they go out: whole, without the keys that only this library knows, and as the model takes."""
+    bare = [without_key(message) for message in as_whole(messages)]
+    return fit_order(fit_media(bare, model), run.model.provider)
 
 
 def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -761,7 +762,7 @@ class ModelCall(Generic[ContextT]):
             raise SkillsError(changed.reason)
         if changed.model is not request.model:
             changed = self._for_model(changed)
-        self._went_out = fit_media(drop_keys(changed.messages), changed.model)
+        self._went_out = finalize(changed.messages, changed.model, run)
         return changed.override(messages=self._went_out)
 
     def _for_model(self, request: ModelRequest[ContextT]) -> ModelRequest[ContextT]:
