@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain.agents.middleware import ToolCallRequest
+from langchain_core.messages import HumanMessage, ToolMessage
 
-from deepskills import SkillsMiddleware
+from deepskills import SkillExtension, SkillRun, SkillsMiddleware
 from deepskills.extensions import SkillModels
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, loaded_in, skill_md, unload, write_files
@@ -50,7 +51,7 @@ def seen(conversation: Conversation) -> tuple[bool, bool]:
 def test_the_provider_decides_by_default(mode: Mode, tmp_path: Path) -> None:
     """A provider that caches by prefix gets a prefix that stays; any other, or an unknown one, the clearest request."""
     library(tmp_path, "alpha")
-    caching = ("anthropic", "openai", "azure", "google_genai", "amazon_bedrock", "mistralai", "groq", "openrouter")
+    caching = ("anthropic", "openai", "azure", "google_genai", "amazon_bedrock", "mistral", "groq", "openrouter")
     for provider in (*caching, "ollama", ""):
         found = seen(talk(mode, tmp_path, ModelOf(replies=[], provider=provider)))
         assert (provider, found) == (provider, (False, True) if provider in caching else (True, False))
@@ -107,6 +108,40 @@ def test_a_graph_of_ones_own_gives_its_model(tmp_path: Path) -> None:
     assert update["skills_context"]["model"]["provider"] == "groq"
     _, update = middleware.model_messages(state, None)
     assert "model" not in update.get("skills_context", {})
+
+
+class LoadsBehindCalls(SkillExtension):
+    """Loads a skill once another one was loaded."""
+
+    def after_tool(self, request: ToolCallRequest, result: Any, run: SkillRun) -> Any:  # noqa: ARG002 - the seam's
+        run.load("beta")
+        return result
+
+
+@both_modes
+def test_a_provider_that_speaks_after_results_gets_a_word_in_between(mode: Mode, tmp_path: Path) -> None:
+    """Mistral refuses a user's message right behind a result; the history and other providers see nothing of it."""
+    library(tmp_path, "alpha", "beta")
+    orders = {}
+    for provider in ("mistral", "mistralai", "openai"):
+        model = ModelOf(replies=[], provider=provider)
+        conversation = talk(mode, tmp_path, model, extensions=[LoadsBehindCalls()])
+        conversation.say(call_tools(load("alpha")))
+        assert [message.type for message in conversation.state["messages"]] == ["human", "ai", "tool", "human", "ai"]
+        orders[provider] = [message.type for message in model.requests[-1].messages]
+    between = ["system", "human", "ai", "tool", "ai", "human"]
+    assert orders == {"mistral": between, "mistralai": between, "openai": ["system", "human", "ai", "tool", "human"]}
+
+
+def test_a_word_in_between_reaches_a_graph_of_ones_own(tmp_path: Path) -> None:
+    """`model_messages` orders messages for the model that it is given."""
+    library(tmp_path, "alpha")
+    middleware = skills(tmp_path)
+    call: Any = call_tools(("clock", {}))
+    result = ToolMessage("noon", tool_call_id=call.tool_calls[0]["id"])
+    state: dict[str, Any] = {"messages": [HumanMessage("go"), call, result, HumanMessage("stop")]}
+    messages, _ = middleware.model_messages(state, None, model=ModelOf(replies=[], provider="mistral"))
+    assert [message.type for message in messages] == ["system", "human", "ai", "tool", "ai", "human"]
 
 
 def test_settings_that_work_against_each_other_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,11 +13,15 @@ KINDS = ("deep", "plain")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test with every provider in all six ways, or with those kinds of agent alone that it is marked with."""
-    if "talk" in metafunc.fixturenames:
-        mark = metafunc.definition.get_closest_marker("kinds")
-        cases = [*product(PROVIDERS, WAYS, mark.args if mark is not None else KINDS)]
+    """Run each test with every provider in all six ways; with each of its errors for what is too long, if it asks."""
+    if "talk" not in metafunc.fixturenames:
+        return
+    cases = [*product(PROVIDERS, WAYS, KINDS)]
+    if "which" not in metafunc.fixturenames:
         metafunc.parametrize("case", cases, ids=["-".join(case) for case in cases])
+        return
+    each = [(case, which) for case in cases for which in range(len(PROVIDERS[case[0]].overflows))]
+    metafunc.parametrize(("case", "which"), each, ids=[f"{'-'.join(case)}-{which}" for case, which in each])
 
 
 @pytest.fixture

@@ -34,6 +34,10 @@ class Provider:
     model: Callable[[str, bool], BaseChatModel]
     overflows: tuple[tuple[int, str, str], ...]
     caches: bool
+    """Whether it caches prompts, so that the section stays the same when a skill is loaded."""
+
+    shows_results: bool = False
+    """Whether it takes an image in a tool's result."""
 
     def overflow(self, wire: Wire, which: int = 0) -> Refuse:
         status, message, code = self.overflows[which]
@@ -82,11 +86,12 @@ PROVIDERS = {
         ),
         ((400, "Your input exceeds the context window of this model.", "context_length_exceeded"),),
         caches=True,
+        shows_results=True,
     ),
     "google": Provider(
         Gemini,
         lambda url, streaming: ChatGoogleGenerativeAI(
-            model="gemini-stub", api_key="k", base_url=url, max_retries=1, streaming=streaming
+            model="gemini-3-stub", api_key="k", base_url=url, max_retries=1, streaming=streaming
         ),
         (
             (
@@ -127,6 +132,7 @@ PROVIDERS = {
             (500, "the request exceeds the available context size", ""),
         ),
         caches=False,
+        shows_results=True,
     ),
 }
 
@@ -160,7 +166,7 @@ class Talk:
         before: Sequence[Any] = (),
         after: Sequence[Any] = (),
         tools: Sequence[Any] = (),
-        subagents: Sequence[Any] = (),
+        system_prompt: Any = None,
         **options: Any,
     ) -> None:
         self.provider = PROVIDERS[name]
@@ -171,14 +177,14 @@ class Talk:
         self.skills = SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
         self.config = {"configurable": {"thread_id": "t"}}
         self.saver = InMemorySaver()
-        stack = [*(each(self.model) if callable(each) else each for each in before), self.skills, *after]
+        make = [each(self.model) if callable(each) else each for each in before]
+        stack = [*make, self.skills, *after]
+        given: Any = {"tools": list(tools), "middleware": stack, "checkpointer": self.saver}
+        given["system_prompt"] = system_prompt
         if kind == "deep":
-            self.agent: Any = create_deep_agent(
-                self.model, tools=list(tools), middleware=stack, backend=disk(root), checkpointer=self.saver,
-                subagents=list(subagents),
-            )  # fmt: skip
+            self.agent: Any = create_deep_agent(self.model, backend=disk(root), **given)
         else:
-            self.agent = create_agent(self.model, tools=list(tools), middleware=stack, checkpointer=self.saver)
+            self.agent = create_agent(self.model, **given)
         # One loop for all turns: the providers' clients keep their connections, which belong to a loop.
         self._runner = asyncio.Runner()
         self.events: list[dict[str, Any]] = []

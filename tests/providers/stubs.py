@@ -4,6 +4,10 @@ A `Stub` is one server of one provider. Its script is made of `Say` (a text and 
 the provider's own shape); a request without tools, as summarizers make it, is answered with a summary and takes nothing
 from the script. What a provider would refuse goes into `refusals`, which every test expects to be empty, and is
 answered with its HTTP 400.
+
+The rules are those of the providers' references and published validators, and of the errors that their users report.
+Where servers of one format differ (alternation behind proxies of Anthropic's format, a user's message after a tool's
+result at Mistral), the strictest counts. What no rule here says is taken, as it would be.
 """
 
 import base64
@@ -21,7 +25,11 @@ SUMMARY = "A summary."
 CACHE_MARKS = 4
 """How many blocks Anthropic lets a request mark for its cache."""
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+"""Names of tools that every provider takes."""
+
+PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
@@ -68,12 +76,22 @@ class Seen:
         else:
             self.text += text + "\n"
 
-    def tool(self, name: object, schema: object) -> None:
+    def tool(self, name: object, schema: object, check: "Callable[[dict[str, Any], str], str | None]") -> None:
+        """Take in a tool; `check` says what the provider refuses in a part of its schema."""
         self.refuse(f"tools: bad name {name!r}", unless=isinstance(name, str) and NAME.fullmatch(name))
         self.refuse(f"tools: {name!r} twice", unless=name not in self.tools)
-        is_object = isinstance(schema, Mapping) and str(schema.get("type", "")).lower() == "object"
-        self.refuse(f"tools: the schema of {name!r} is no object", unless=is_object)
         self.tools.append(str(name))
+        if not isinstance(schema, dict) or str(schema.get("type", "")).lower() != "object":
+            self.refuse(f"tools: the schema of {name!r} is no object")
+            return
+        for where, part in parts_of_schema(schema):
+            kinds = part.get("type", "object")
+            for kind in kinds if isinstance(kinds, list) else [kinds]:
+                self.refuse(f"tools.{name}{where}: type {kind!r}", unless=str(kind).lower() in TYPES)
+            if str(kinds).lower() == "array":
+                self.refuse(f"tools.{name}{where}.items: missing field", unless=isinstance(part.get("items"), dict))
+            refusal = check(part, where)
+            self.refuse(f"tools.{name}{where}: {refusal}", unless=refusal is None)
 
     def answered(self, where: str, asked: Sequence[str], given: Sequence[str]) -> None:
         """Check that the results of a turn are those of its calls."""
@@ -88,11 +106,29 @@ class Seen:
             self.refuse(f"{where}: no base64")
 
 
+def parts_of_schema(schema: dict[str, Any], where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a schema and all schemas inside it, each with its place."""
+    yield where, schema
+    for key in ("properties", "$defs"):
+        for name, inner in (schema.get(key) or {}).items():
+            yield from parts_of_schema(inner, f"{where}.{key}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from parts_of_schema(schema[key], f"{where}.{key}")
+    for key in ("anyOf", "oneOf", "allOf"):
+        for place, inner in enumerate(schema.get(key) or ()):
+            yield from parts_of_schema(inner, f"{where}.{key}.{place}")
+
+
 class Wire:
     """A provider's format: how a request is read and checked, and how answers and errors look."""
 
     def read(self, body: dict[str, Any]) -> Seen:
         raise NotImplementedError
+
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:  # noqa: ARG002 - most have no more rules
+        """Return what is refused in a schema of a tool, or in a part of it; the whole has no place."""
+        return None
 
     def answer(self, say: Say, ids: Sequence[str], size: int) -> dict[str, Any]:
         raise NotImplementedError
@@ -123,7 +159,7 @@ class Anthropic(Wire):
         seen.keys("body", body, known + " thinking cache_control output_config service_tier betas container")
         for tool in body.get("tools") or ():
             seen.keys(f"tools.{tool.get('name')}", tool, "name description input_schema cache_control type strict")
-            seen.tool(tool.get("name"), tool.get("input_schema"))
+            seen.tool(tool.get("name"), tool.get("input_schema"), self.check_schema)
         marks = sum("cache_control" in tool for tool in body.get("tools") or ()) + ("cache_control" in body)
         system = body.get("system") or []
         for block in [{"type": "text", "text": system}] if isinstance(system, str) else system:
@@ -153,12 +189,20 @@ class Anthropic(Wire):
                 self._block(block, role, where, seen)
                 if block["type"] == "tool_use":
                     asked.append(block["id"])
+                else:
+                    seen.refuse(f"{where}: {block['type']} behind a tool_use", unless=not asked)
         seen.refuse(f"messages: calls {asked} without results", unless=not asked)
         seen.refuse("messages: the last is the assistant's", unless=before == "user")
         seen.refuse(
             f"A maximum of 4 blocks with cache_control may be provided. Found {marks}.", unless=marks <= CACHE_MARKS
         )
         return seen
+
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:
+        if not where and {"oneOf", "allOf", "anyOf"} & schema.keys():
+            return "input_schema does not support oneOf, allOf, or anyOf at the top level"
+        odd = [name for name in schema.get("properties") or () if not PROPERTY.fullmatch(name)]
+        return f"Property keys should match pattern: {odd}" if odd else None
 
     def _block(self, block: dict[str, Any], role: str, where: str, seen: Seen) -> None:
         match block["type"]:
@@ -179,6 +223,10 @@ class Anthropic(Wire):
                 seen.keys(where, block, "type tool_use_id content is_error cache_control")
                 seen.results.append(block["tool_use_id"])
                 content = block.get("content") or []
+                is_text = isinstance(content, str) or all(inner["type"] == "text" for inner in content)
+                seen.refuse(
+                    f"{where}: all content must be text if is_error", unless=is_text or not block.get("is_error")
+                )
                 for inner in [{"type": "text", "text": content}] if isinstance(content, str) else content:
                     self._block(inner, role, where, seen)
             case other:
@@ -226,8 +274,14 @@ class ChatCompletions(Wire):
         "model messages tools tool_choice stream stream_options temperature n max_completion_tokens max_tokens stop "
         "parallel_tool_calls reasoning_effort service_tier top_p seed safe_prompt random_seed reasoning_format"
     )
-    tool_content = (str, list)
-    image_in_tool = False
+    message_keys: ClassVar[dict[str, str]] = {
+        "system": "role content name",
+        "developer": "role content name",
+        "user": "role content name",
+        "assistant": "role content name tool_calls refusal",
+        "tool": "role content tool_call_id",
+    }
+    tool_content: tuple[type, ...] = (str, list)
 
     def read(self, body: dict[str, Any]) -> Seen:
         seen = Seen(body)
@@ -235,12 +289,12 @@ class ChatCompletions(Wire):
         for tool in body.get("tools") or ():
             seen.keys("tools", tool, "type function")
             seen.keys("tools", tool["function"], "name description parameters strict")
-            seen.tool(tool["function"]["name"], tool["function"]["parameters"])
+            seen.tool(tool["function"]["name"], tool["function"]["parameters"], self.check_schema)
         waiting: list[str] = []
         before = ""
         for place, message in enumerate(body["messages"]):
             where, role = f"messages.{place}", message["role"]
-            seen.keys(where, message, "role content name tool_calls tool_call_id refusal prefix")
+            seen.keys(where, message, self.message_keys.get(role, ""))
             self.order(where, before, role, seen)
             before = role
             if role == "tool":
@@ -255,7 +309,6 @@ class ChatCompletions(Wire):
                 waiting = []
             self._content(message.get("content"), role, where, seen, is_needed=not message.get("tool_calls"))
             for call in message.get("tool_calls") or ():
-                seen.refuse(f"{where}: calls of {role}", unless=role == "assistant")
                 seen.keys(where, call, "id type function index")
                 self.call_id(where, call["id"], seen)
                 json.loads(call["function"]["arguments"])
@@ -266,9 +319,11 @@ class ChatCompletions(Wire):
         seen.refuse("messages: the last is the assistant's", unless=before in {"user", "tool"})
         return seen
 
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:
+        return "object schema missing properties" if not where and "properties" not in schema else None
+
     def order(self, where: str, before: str, role: str, seen: Seen) -> None:
-        known = {"system", "developer", "user", "assistant", "tool"}
-        seen.refuse(f"{where}: role {role!r} after {before!r}", unless=role in known)
+        seen.refuse(f"{where}: role {role!r} after {before!r}", unless=role in self.message_keys)
 
     def call_id(self, where: str, call: str, seen: Seen) -> None:
         seen.refuse(f"{where}: call id {call!r}", unless=0 < len(call) <= 40)
@@ -282,7 +337,7 @@ class ChatCompletions(Wire):
             if block["type"] == "text":
                 seen.keys(where, block, "type text")
                 seen.add(block.get("text"), where)
-            elif block["type"] == "image_url" and (role == "user" or self.image_in_tool):
+            elif block["type"] == "image_url" and role == "user":
                 head, _, data = block["image_url"]["url"].partition(";base64,")
                 seen.picture(where, head.removeprefix("data:"), data)
             else:
@@ -327,25 +382,30 @@ class Groq(ChatCompletions):
             else:
                 yield event, data
 
-    tool_content = (str,)  # type: ignore[assignment]
+    tool_content = (str,)
 
 
 class Mistral(ChatCompletions):
     """As OpenAI's, but with an order of roles and ids of nine characters."""
 
     id_form = "call{:05d}"
+    message_keys: ClassVar[dict[str, str]] = {
+        "system": "role content",
+        "user": "role content",
+        "assistant": "role content tool_calls prefix",
+        "tool": "role content tool_call_id name",
+    }
+    followers: ClassVar[dict[str, set[str]]] = {
+        "": {"system", "user"},
+        "system": {"system", "user", "assistant"},
+        "user": {"user", "assistant", "system"},
+        "assistant": {"assistant", "user", "tool"},
+        "tool": {"tool", "assistant"},
+    }
 
     def order(self, where: str, before: str, role: str, seen: Seen) -> None:
-        after = {
-            "": {"system", "user"},
-            "system": {"system", "user", "assistant"},
-            "user": {"user", "assistant", "system"},
-            "assistant": {"user", "tool", "system"},
-            "tool": {"tool", "assistant"},
-        }
-        problem = f"{where}: Unexpected role {role!r} after role {before!r}"
-        # A result that is followed by a user's message is taken since 2025; by a system message it is not.
-        seen.refuse(problem, unless=role in after[before] or (before, role) == ("tool", "user"))
+        is_right = role in self.followers[before]
+        seen.refuse(f"{where}: Unexpected role {role!r} after role {before!r}", unless=is_right)
 
     def call_id(self, where: str, call: str, seen: Seen) -> None:
         seen.refuse(f"{where}: call id {call!r}", unless=re.fullmatch(r"[a-zA-Z0-9]{9}", call))
@@ -365,17 +425,25 @@ class Responses(Wire):
         seen.keys("body", body, known + " max_output_tokens previous_response_id text truncation")
         for tool in body.get("tools") or ():
             seen.keys("tools", tool, "type name description parameters strict")
-            seen.tool(tool["name"], tool["parameters"])
+            seen.tool(tool["name"], tool["parameters"], self.check_schema)
         for place, item in enumerate(body["input"]):
             self._item(f"input.{place}", item, seen)
         seen.answered("input", seen.calls, seen.results)
         return seen
 
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:
+        return "object schema missing properties" if not where and "properties" not in schema else None
+
     def _item(self, where: str, item: dict[str, Any], seen: Seen) -> None:
+        begin = {"message": "msg", "function_call": "fc"}.get(item.get("type", "message"), "")
+        is_right = str(item.get("id", begin)).startswith(begin)
+        seen.refuse(f"{where}.id: Expected an ID that begins with {begin!r}: {item.get('id')!r}", unless=is_right)
         match item.get("type", "message"):
             case "message":
                 content = item["content"]
                 seen.keys(where, item, "type role content id status phase")
+                is_role = item["role"] in {"system", "developer", "user", "assistant"}
+                seen.refuse(f"{where}: role {item['role']!r}", unless=is_role)
                 kind = "output_text" if item["role"] == "assistant" else "input_text"
                 seen.refuse(f"{where}: content is empty", unless=content)
                 for block in [{"type": kind, "text": content}] if isinstance(content, str) else content:
@@ -466,8 +534,10 @@ class Gemini(Wire):
             seen.keys("tools", group, "functionDeclarations")
             for tool in group["functionDeclarations"]:
                 seen.keys("tools", tool, "name description parameters parametersJsonSchema behavior")
+                # The fields of a schema are bounded in one of the two places alone.
+                check = self.check_schema if "parameters" in tool else super().check_schema
                 schema = tool.get("parameters") or tool.get("parametersJsonSchema") or {"type": "object"}
-                seen.tool(tool["name"], schema)
+                seen.tool(tool["name"], schema, check)
         for part in (body.get("systemInstruction") or {}).get("parts", ()):
             seen.add(part.get("text"), "systemInstruction")
         asked: list[str] = []
@@ -484,7 +554,9 @@ class Gemini(Wire):
                 if "text" in part:
                     seen.add(part["text"], where)
                 if "inlineData" in part:
-                    seen.picture(where, part["inlineData"]["mimeType"], _plain(part["inlineData"]["data"]))
+                    # Names of fields are taken in both spellings.
+                    blob = part["inlineData"]
+                    seen.picture(where, blob.get("mimeType") or blob.get("mime_type"), _plain(blob["data"]))
                 if "functionCall" in part:
                     seen.refuse(f"{where}: a call of {role}", unless=role == "model")
                     # "Function call turns come immediately after a user turn or after a function response turn."
@@ -500,11 +572,33 @@ class Gemini(Wire):
             before = str(role)
         seen.refuse(f"contents: calls {asked} without response", unless=not asked)
         seen.refuse("contents: the last is the model's", unless=before == "user")
+        self._check_signatures(body["contents"], seen)
         return seen
+
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:  # noqa: ARG002
+        known = "type format title description nullable enum maxItems minItems properties required items anyOf default"
+        known += " minProperties maxProperties minLength maxLength pattern example minimum maximum propertyOrdering"
+        further = schema.keys() - set(known.split())
+        if further:
+            return f"Unknown name: {sorted(further)}: Cannot find field."
+        is_empty = str(schema.get("type")).lower() == "object" and not schema.get("properties")
+        return "properties: should be non-empty for OBJECT type" if is_empty else None
+
+    def _check_signatures(self, contents: list[dict[str, Any]], seen: Seen) -> None:
+        """Check that the first call of each step since the user's newest words has its signature."""
+        for content in reversed(contents):
+            parts = content.get("parts") or []
+            if content.get("role") == "user" and not any("functionResponse" in part for part in parts):
+                return
+            call = next((part for part in parts if "functionCall" in part), None)
+            if call is not None:
+                seen.refuse("a functionCall is missing a thought_signature", unless=call.get("thoughtSignature"))
 
     def answer(self, say: Say, ids: Sequence[str], size: int) -> dict[str, Any]:  # noqa: ARG002 - it sends no ids
         parts: list[dict[str, Any]] = [{"text": say.text}] if say.text else []
         parts += [{"functionCall": {"name": name, "args": args}} for name, args in say.calls]
+        if say.calls:
+            parts[-len(say.calls)]["thoughtSignature"] = base64.b64encode(b"thought").decode()
         candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
         usage = {"promptTokenCount": size, "candidatesTokenCount": 7, "totalTokenCount": size + 7}
         return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "stub"}
@@ -529,7 +623,7 @@ class Ollama(Wire):
         seen = Seen(body)
         seen.keys("body", body, "model messages tools stream options format keep_alive think logprobs top_logprobs")
         for tool in body.get("tools") or ():
-            seen.tool(tool["function"]["name"], tool["function"]["parameters"])
+            seen.tool(tool["function"]["name"], tool["function"]["parameters"], self.check_schema)
         waiting = 0
         for place, message in enumerate(body["messages"]):
             where, role = f"messages.{place}", message["role"]
@@ -547,6 +641,10 @@ class Ollama(Wire):
             if role == "tool":
                 seen.results.append(str(message.get("tool_name") or message.get("tool_call_id")))
         return seen
+
+    def check_schema(self, schema: dict[str, Any], where: str) -> str | None:  # noqa: ARG002
+        is_read = isinstance(schema.get("description", ""), str) and isinstance(schema.get("enum", []), list)
+        return None if is_read else "json: cannot unmarshal"
 
     def answer(self, say: Say, ids: Sequence[str], size: int) -> dict[str, Any]:  # noqa: ARG002 - it sends no ids
         message: dict[str, Any] = {"role": "assistant", "content": say.text}
@@ -582,9 +680,14 @@ class Stub:
         """How many characters a request may have; a longer one gets `overflow`."""
 
         self.overflow = Refuse(400, wire.error("too long"))
-        self.takes_media = True
+        self.refuses_media = False
+        """Whether it is a model without eyes; then a refusal of media is what is expected."""
+
         self.counts = True
         """Whether it tells how many tokens a request had."""
+
+        self.counted: list[int] = []
+        """How many it told."""
 
         self._lock = threading.Lock()
         stub = self
@@ -624,24 +727,22 @@ class Stub:
         self._server.server_close()
         self._thread.join()
 
-    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:  # noqa: PLR0911 - one for each way to answer
+    def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Return the status and body of the answer to a request."""
         with self._lock:
             try:
                 seen = self.wire.read(body)
             except (KeyError, TypeError, ValueError) as error:
                 seen = Seen(body, problems=[f"malformed: {error!r} in {json.dumps(body)[:2000]}"])
-            if seen.problems and seen.media and not self.takes_media:
+            if seen.media and self.refuses_media:
                 self.seen.append(seen)
-                return 400, self.wire.error("; ".join(seen.problems))
+                return 400, self.wire.error("; ".join(seen.problems) or "This model does not support image input.")
             if seen.problems:
                 self.refusals += seen.problems
                 return 400, self.wire.error("; ".join(seen.problems))
             if not seen.tools and self.seen:
                 return 200, self.wire.answer(Say(SUMMARY), (), 10)
             self.seen.append(seen)
-            if seen.media and not self.takes_media:
-                return 400, self.wire.error("This model does not support image input.")
             if self.limit is not None and len(seen.text) > self.limit:
                 return self.overflow.status, self.overflow.body
             reply = self.script.pop(0) if self.script else Say("Done.")
@@ -650,7 +751,8 @@ class Stub:
             if isinstance(reply, Refuse):
                 return reply.status, reply.body
             ids = [self.wire.id_form.format(next(_NUMBERS)) for _ in reply.calls]
-            return 200, self.wire.answer(reply, ids, len(json.dumps(body)) // 4 if self.counts else 0)
+            self.counted.append(len(json.dumps(body)) // 4 if self.counts else 0)
+            return 200, self.wire.answer(reply, ids, self.counted[-1])
 
 
 def _lines(wire: Wire, answer: dict[str, Any]) -> bytes:

@@ -8,12 +8,15 @@ error could hold any of the words.
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._middleware.state import ModelFacts, Thread
+from deepskills._prompt.messages import RESULTS_READ
 
 _OVERFLOW_SIGNS = (
     *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
@@ -32,6 +35,9 @@ _SERVER_SIGN = "available context size"
 
 _SERVER_ERROR = 500
 _MAX_CAUSES = 5
+
+_SPEAK_AFTER_RESULTS = frozenset({"mistral", "mistralai"})
+"""Providers that refuse a user's message right behind a tool's result."""
 
 
 def facts_of(model: object, thread: Thread) -> ModelFacts:
@@ -68,6 +74,22 @@ def profile_of(model: object) -> Mapping[str, Any]:
     """Return what a model's profile says; empty if there is none."""
     profile = getattr(_bare(model), "profile", None)
     return profile if isinstance(profile, Mapping) else {}
+
+
+def fit_order(messages: list[AnyMessage], provider: str) -> list[AnyMessage]:
+    """Return a request's messages in an order that a provider takes.
+
+    A skill that is loaded after a tool call, by an extension or because its file changed, stands in a user's message
+    right behind the result, as does what a user says who interrupts a run.
+    """
+    if provider not in _SPEAK_AFTER_RESULTS:
+        return messages
+    fitted: list[AnyMessage] = list(messages[:1])
+    for before, message in pairwise(messages):
+        if isinstance(before, ToolMessage) and isinstance(message, HumanMessage):
+            fitted.append(AIMessage(RESULTS_READ))
+        fitted.append(message)
+    return fitted
 
 
 def _window(model: object) -> int | None:

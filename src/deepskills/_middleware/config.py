@@ -62,6 +62,7 @@ CACHING_PROVIDERS = frozenset(
         "xai",
         "deepseek",
         "groq",
+        "mistral",
         "mistralai",
         "fireworks",
         "openrouter",

@@ -55,7 +55,7 @@ from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Ask, Attempt, Failed, in_worker, unwrap_reply
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
-from deepskills._middleware.chat_models import facts_of, is_overflow
+from deepskills._middleware.chat_models import facts_of, fit_order, is_overflow
 from deepskills._middleware.end import asks_at_end, record_answer
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
@@ -151,7 +151,7 @@ class Composition:
     """The messages to send, and what follows from them."""
 
     messages: list[AnyMessage]
-    """With keys for messages that their host gave no id: extensions know messages by them. `drop_keys` removes them."""
+    """With keys for messages that their host gave no id: extensions know messages by them. `finalize` removes them."""
 
     bare: list[AnyMessage] | None = None
     """The messages without what was put back, for a model that has no room for it; `None` if nothing was."""
@@ -268,9 +268,9 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     )
 
 
-def drop_keys(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """Return messages as they go out: without the keys that only this library knows."""
-    return [without_key(message) for message in messages]
+def finalize(messages: list[AnyMessage], model: object, run: Run) -> list[AnyMessage]:
+    """Return messages as they go out: without the keys that only this library knows, and as the model takes them."""
+    return fit_order(fit_media([without_key(message) for message in messages], model), run.model.provider)
 
 
 def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -576,7 +576,7 @@ async def prepare_messages(
     report_composition(composed, run)
     facts = run.model.update_from(run.thread.model)
     update = merged(composed.update, run.collected, facts, report_problems(run))
-    messages = fit_media(drop_keys(composed.messages), model)
+    messages = finalize(composed.messages, model, run)
     if not section:
         return messages, update
     first = messages[0] if messages else None
@@ -792,7 +792,7 @@ class _ModelCall:
             raise SkillsError(changed.reason)
         if changed.model is not request.model:
             changed = self._for_model(changed)
-        self.went_out = fit_media(drop_keys(changed.messages), changed.model)
+        self.went_out = finalize(changed.messages, changed.model, run)
         outgoing = changed.override(messages=self.went_out)
         with describe_to_tracers(run):
             # An interrupt passes by: it is not an end, and the same call is made again when the run resumes.

@@ -61,6 +61,10 @@ _NOTICES: dict[Reason, str] = {
 _PREFIX = "[Notice about skills, not from the user]"
 
 
+RESULTS_READ = "I have read the results."
+"""What stands between a tool's result and a user's message where the model has to speak in between."""
+
+
 def word_media_left_out(kind: str) -> str:
     """Return what stands in the place of a file that the model does not take."""
     return f"[A file of type {field_text(kind, 80)} is left out: this model does not take it here. Work without it.]"
