@@ -7,7 +7,7 @@ arguments claimed; sizes and files come from that reading.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from langchain_core.messages import AnyMessage
@@ -236,6 +236,8 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = await run.scan.discover(await run.scan.known(thread.catalog, copy), failed)
+        located = [with_virtual_hint(noted, run.settings.fixed_backend) for noted in found.problems]
+        found = replace(found, problems=located)
         run.scan.remember_start(thread.catalog, found)
     await find_view(run, found)
     update = await _discover(run, found) if found is not None else {}
@@ -306,8 +308,7 @@ def _list_problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> li
     fresh += find_out_of_reach(run)
     fresh += _find_hidden_requirements(run.known_view)
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
-    located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
-    problems = [*located, *vanished, *fresh]
+    problems = [*found.problems, *vanished, *fresh]
     known = {(p["path"], p["code"], p["message"]) for p in run.thread.problems}
     new = [p for p in problems if (p["path"], p["code"], p["message"]) not in known]
     log_problems(new, run.settings)
