@@ -1,22 +1,24 @@
-"""Unit tests of a skills middleware without an agent: hooks and tools on a state made by hand, no model at all.
+"""Unit tests of a skills middleware: hooks and tools on a state made by hand, then whole agents with a scripted model.
 
-Run it with `pytest examples/unit_tests_of_skills.py`, or as a program. The other half, tests of a whole agent with a
-scripted model, is in `unit_test.py`.
+Run it with `pytest examples/unit_tests_of_skills.py`, or as a program. `unit_test.py` is a shorter start.
 """
 
 # ruff: noqa: S101, PLR2004 - tests
 
 from typing import Any
 
+from deepagents import create_deep_agent
 from deepagents.backends import BackendProtocol
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, SummarizationMiddleware
 from langchain.agents.middleware.types import ModelRequest
 from langchain.tools import ToolRuntime
-from langchain_core.messages import SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
-from deepskills.testing import ScriptedChatModel, skills_state
+from deepskills.testing import ScriptedChatModel, call_tools, skills_state
 
 REPORT = InlineSkill(
     "report",
@@ -179,9 +181,74 @@ def test_the_prompt_says_what_is_loaded_and_how_to_load_the_rest() -> None:
     assert 'load_skill("report")' not in text
 
 
-def test_the_prompt_forgets_what_is_unloaded() -> None:
+def test_the_prompt_counts_no_files_where_there_are_none() -> None:
     middleware = make()
-    assert "[Loaded]" not in prompt(middleware, skills_state(middleware))
+    assert "Resources" not in prompt(middleware, skills_state(middleware, ["plain"]))
+
+
+# Whole agents. Only the model is scripted.
+
+
+def load(name: str) -> AIMessage:
+    """The model's message that loads a skill."""
+    return call_tools(("load_skill", {"skill_name": name}))
+
+
+def unload(name: str) -> AIMessage:
+    """The model's message that unloads a skill."""
+    return call_tools(("unload_skill", {"skill_name": name}))
+
+
+def run(*replies: AIMessage, around: tuple[AgentMiddleware[Any, Any, Any], ...] = ()) -> ScriptedChatModel:
+    """Run an agent with skills, and return its model, which remembers what it was sent."""
+    model = ScriptedChatModel(replies=list(replies))
+    agent: Any = create_agent(model, middleware=[*around, make()])
+    agent.invoke({"messages": "go"})
+    return model
+
+
+def test_a_skill_is_loaded_unloaded_and_loaded_again() -> None:
+    model = run(load("report"), unload("report"), load("report"))
+    marks = ["**report** [Loaded]" in request.system for request in model.requests]
+    assert marks == [False, True, False, True]
+    texts = ["Run the script, then follow the guide." in request.text for request in model.requests]
+    assert texts == [False, True, False, True]
+    # Its files are looked up at each load.
+    assert "- [script] `/report/scripts/figures.py`" in model.requests[-1].messages[-1].text
+
+
+def test_a_loaded_text_outlives_a_summary() -> None:
+    summaries = SummarizationMiddleware(
+        ScriptedChatModel(replies=["A summary."]), trigger=("messages", 4), keep=("messages", 1)
+    )
+    model = run(load("report"), load("plain"), around=(summaries,))
+    last = model.requests[-1].text
+    assert "A summary." in last
+    assert "Run the script, then follow the guide." in last
+    assert "Just do it." in last
+
+
+def test_reading_the_file_with_file_tools_does_no_harm() -> None:
+    model = ScriptedChatModel(replies=[call_tools(("read_file", {"file_path": "/plain/SKILL.md"})), load("plain")])
+    backend = InlineBackend([REPORT, PLAIN])
+    agent: Any = create_deep_agent(model, backend=backend, middleware=[make(backend)])
+    agent.invoke({"messages": "go"})
+    read, loaded = (request.messages[-1].text for request in model.requests[1:])
+    assert "# Plain" in read
+    assert "# Plain" in loaded
+    assert "**plain** [Loaded]" not in model.requests[1].system
+    assert "**plain** [Loaded]" in model.requests[2].system
+
+
+def test_a_sub_agent_loads_for_itself() -> None:
+    task = call_tools(("task", {"description": "Write it.", "subagent_type": "general-purpose"}))
+    model = ScriptedChatModel(replies=[load("plain"), task, load("report"), "Written."])
+    backend = InlineBackend([REPORT, PLAIN])
+    agent: Any = create_deep_agent(model, backend=backend, middleware=[make(backend)])
+    agent.invoke({"messages": "go"})
+    loaded = [[name for name in ("plain", "report") if f"**{name}** [Loaded]" in r.system] for r in model.requests]
+    # The agent twice, its sub-agent twice, and the agent again.
+    assert loaded == [[], ["plain"], [], ["report"], ["plain"]]
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class Tree:
 
     def answer(self, call: Call[Any]) -> Any:
         if isinstance(call, FindExisting):
-            return frozenset()
+            return dict.fromkeys(call.paths, False)
         if isinstance(call, ListDirectory):
             return self.replies.get(call.path) or self._listing(call.path)
         if isinstance(call, FindRoutes):

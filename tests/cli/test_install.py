@@ -171,6 +171,26 @@ def test_what_would_be_replaced_is_shown(tmp_path: Path) -> None:
     assert "First." in (first / "pdf/SKILL.md").read_text(encoding="utf-8")
 
 
+def test_a_name_in_another_case_is_refused(tmp_path: Path) -> None:
+    """Two names that are one directory on some systems would make a lock that no command reads any more."""
+    named = skill_md("foo")
+    write_files(tmp_path, {"one/a/SKILL.md": named, "two/b/SKILL.md": named.replace("foo", "Foo")})
+    succeed("add", str(tmp_path / "one"), "--yes")
+    before = snapshot(SKILLS, LOCK)
+    said = refuse(1, "add", str(tmp_path / "two"), "--yes")
+    assert "Foo (b): the lock has a skill 'foo', which is the same directory on systems that ignore case" in said
+    assert snapshot(SKILLS, LOCK) == before
+    succeed("verify")
+
+
+def test_a_lock_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    """The new lock is written before anything is placed, so that skills never come without it."""
+    write_files(tmp_path, {"library/a/SKILL.md": skill_md("a")})
+    said = refuse(1, "add", str(tmp_path / "library"), "--yes", "--lock", f"{'x' * 250}.lk")
+    assert "too long" in said
+    assert not SKILLS.exists()
+
+
 def test_a_skill_with_problems(tmp_path: Path) -> None:
     """Warnings are shown and the skill comes; a skill that no agent could use stays out and says why, others come."""
     write_files(

@@ -111,6 +111,13 @@ def test_links_names_and_case_spoil_only_their_skill(tmp_path: Path) -> None:
         member(archive, "c/X.md", b"2")
         member(archive, os.fsdecode(b"d/\xff\xfe.md"), b"1")
         member(archive, "e/.git/hooks/post-checkout", b"#!/bin/sh\ntouch /tmp/evil\n", mode=0o755)
+        # A directory that git takes for a repository without being named `.git`.
+        for name in ("SKILL.md", "x/HEAD", "x/config", "x/objects/a", "x/refs/b"):
+            member(archive, f"f/{name}", skill_md("f").encode())
+        for name in ("SKILL.md", "head", "commondir"):
+            member(archive, f"g/{name}", skill_md("g").encode())
+        for name in ("SKILL.md", "x/HEAD", "x/objects/a", "refs/b"):
+            member(archive, f"fine/{name}", skill_md("fine").encode())
         member(archive, "CLAUDE.md", type=tarfile.SYMTYPE, linkname="AGENTS.md")
 
     archive = make_tar(tmp_path / "a.tar.gz", GOOD, hostile)
@@ -121,10 +128,13 @@ def test_links_names_and_case_spoil_only_their_skill(tmp_path: Path) -> None:
         "a link, 'hard'",
         "ignore case",
         "not UTF-8",
-        "make git run",
+        "holds '.git/hooks/post-checkout'",
+        "f (f): its directory 'x' is laid out as a git repository, whose settings can make git run commands",
+        "g (g): its directory '.' is laid out as a git repository",
     ):
         assert words in said, (words, said)
-    assert sorted(lock_rows()) == ["good"]
+    assert sorted(lock_rows()) == ["fine", "good"]
+    succeed("remove", "fine", "--yes")
     assert "SECRET" not in str(snapshot(SKILLS))
     # The same in a directory, and in a `.zip`; there, names must say that they are UTF-8.
     library = tmp_path / "library"

@@ -1,5 +1,6 @@
 """A command that is killed or interrupted at any moment: directory and lock are as before or as after."""
 
+import fcntl
 import json
 import random
 import subprocess
@@ -149,6 +150,17 @@ def test_two_commands_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ["Another deepskills command" in text for text in said] == [False, True, True]
     succeed("verify")
     assert sorted(json.loads(LOCK.read_text(encoding="utf-8"))["skills"]) == ["alpha"]
+
+    def flock(*args: int, original: Callable[..., None] = fcntl.flock) -> None:
+        # Another command ended in the meantime, and took the directory away that it had made.
+        SKILLS.rename("moved")
+        original(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", flock)
+        assert "Another deepskills command" in refuse(1, "add", str(library / "1"), "--yes")
+    Path("moved").rename(SKILLS)
+    succeed("verify")
     results: list[int] = []
     commands = [[sys.executable, "-m", "deepskills", "add", str(library / str(n)), "--yes"] for n in range(3)]
     threads = [

@@ -1,13 +1,17 @@
 """Who may start a skill, as other clients spell it: in the catalog, at a load, and on the command line."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from deepagents.backends import StateBackend
+from deepagents.backends import CompositeBackend, StateBackend, StoreBackend
+from deepagents.backends.protocol import GlobResult
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from langchain_core.messages import HumanMessage
+from langgraph.store.memory import InMemoryStore
 
-from deepskills import SkillsMiddleware
+from deepskills import InlineBackend, InlineSkill, SkillsMiddleware
 from deepskills.testing import call_tools
 from support import Conversation, Mode, both_modes, disk, load, skill_md, state_files, write_files
 
@@ -59,15 +63,70 @@ def test_the_model_neither_sees_nor_loads_what_another_client_keeps_from_it(
     assert "codex" in talk.loaded
 
 
+REMOTE = files_of(USERS_ALONE, {name: files for name, files in FOR_ALL.items() if name != "folder"})
+"""The same as the files of a backend that holds text."""
+
+
+def in_memory() -> tuple[Any, dict[str, str]]:
+    """Return an agent's own files, which come with its input."""
+    return StateBackend(), {f"/{path}": text for path, text in REMOTE.items()}
+
+
+def in_a_store() -> tuple[Any, dict[str, str]]:
+    backend = StoreBackend(store=InMemoryStore(), namespace=lambda _runtime: ("files",))
+    backend.upload_files([(f"/{path}", text.encode()) for path, text in REMOTE.items()])
+    return backend, {}
+
+
+def mounted() -> tuple[Any, dict[str, str]]:
+    return CompositeBackend(default=StateBackend(), routes={"/skills/": in_a_store_below()}), {}
+
+
+def in_a_store_below() -> StoreBackend:
+    backend = StoreBackend(store=InMemoryStore(), namespace=lambda _runtime: ("files",))
+    backend.upload_files([(path.removeprefix("skills"), text.encode()) for path, text in REMOTE.items()])
+    return backend
+
+
+def written_in_python() -> tuple[Any, dict[str, str]]:
+    files = {"agents/openai.yaml": FORBIDS}
+    skills = [InlineSkill(name, "D.", "Text.") for name in ("allows", "silent", "broken")]
+    skills += [InlineSkill("codex", "D.", "Text.", files)]
+    skills += [
+        InlineSkill(name, "D.", "Text.", metadata={"opencode/autoinvoke": "false"})
+        for name in USERS_ALONE
+        if name != "codex"
+    ]
+    return CompositeBackend(default=StateBackend(), routes={"/skills/": InlineBackend(skills)}), {}
+
+
 @both_modes
-def test_a_backend_without_a_local_disk_is_asked_at_the_load(mode: Mode) -> None:
-    """Where no listing showed the file, the load reads it, and refuses the model."""
-    files = {f"/{path}": text for path, text in files_of(USERS_ALONE, FOR_ALL).items() if "folder" not in path}
-    skills = SkillsMiddleware(backend=StateBackend(), sources=["/skills"])
-    talk = Conversation(mode, FilesystemMiddleware(backend=StateBackend()), skills)
+@pytest.mark.parametrize("make", [in_memory, in_a_store, mounted, written_in_python])
+def test_backends_without_a_local_disk_are_asked(make: Callable[[], tuple[Any, dict[str, str]]], mode: Mode) -> None:
+    """Where no listing shows the file, it is read with the skills: what is the user's alone is not listed at all."""
+    backend, files = make()
+    skills = SkillsMiddleware(backend=backend, sources=["/skills"])
+    talk = Conversation(mode, FilesystemMiddleware(backend=backend), skills)
     given = {"messages": [HumanMessage("go")], "files": state_files(files)}
     calls = call_tools(load("codex"), load("allows"))
     answers = [str(answer.text) for answer in talk.say(calls, given=given)]
+    assert ["Only the user can start" in answer for answer in answers] == [True, False]
+    section = talk.model.requests[0].system
+    assert [name for name in (*USERS_ALONE, *FOR_ALL) if f"**{name}**" in section] == ["allows", "silent", "broken"]
+
+
+@both_modes
+def test_a_backend_that_cannot_search_costs_no_skill(mode: Mode) -> None:
+    """Then the file is found at the load, where a listing shows it, and the model is refused."""
+
+    class Plain(StoreBackend):
+        def glob(self, pattern: str, path: str | None = None) -> GlobResult:
+            raise NotImplementedError
+
+    backend = Plain(store=InMemoryStore(), namespace=lambda _runtime: ("files",))
+    backend.upload_files([(f"/{path}", text.encode()) for path, text in REMOTE.items()])
+    talk = Conversation(mode, SkillsMiddleware(backend=backend, sources=["/skills"]))
+    answers = [str(answer.text) for answer in talk.call(load("codex"), load("silent"))]
     assert ["Only the user can start" in answer for answer in answers] == [True, False]
 
 

@@ -72,7 +72,8 @@ SHOWN = {
     "unit_tests_of_skills": [
         "test_files_of_a_skill_are_found_by_directory: passed",
         "test_a_load_gives_the_text_and_the_files: passed",
-        "test_the_prompt_forgets_what_is_unloaded: passed",
+        "test_a_skill_is_loaded_unloaded_and_loaded_again: passed",
+        "test_a_sub_agent_loads_for_itself: passed",
     ],
     "store_app": ["alice posted release-notes with 5 files", "bob sees: no skills"],
 }

@@ -137,8 +137,11 @@ class Output:
         room = max(20, self.width - indent)
         wrapped = list(Text(prose(text), style).wrap(self._out, room))
         if len(wrapped) > limit:
-            dots = "..." if self._out.options.ascii_only else "…"
-            wrapped = [*wrapped[: limit - 1], Text(_cut(wrapped[limit - 1], room - len(dots)) + dots, style)]
+            dots = "..." if self.is_ascii else "…"
+            del wrapped[limit:]
+            wrapped[-1].truncate(room - len(dots))
+            wrapped[-1].rstrip()
+            wrapped[-1].append(dots)
         for line in wrapped:
             line.rstrip()
             line.pad_left(indent)
@@ -147,7 +150,7 @@ class Output:
     def bar(self, part: int, whole: int) -> str:
         """Return a bar of `part` in `whole`; whatever is there shows."""
         length = max(1, round(part / whole * BAR_WIDTH)) if part > 0 else 0
-        return (("#" if self._out.options.ascii_only else "█") * length).ljust(BAR_WIDTH)
+        return (("#" if self.is_ascii else "█") * length).ljust(BAR_WIDTH)
 
 
 def _print_wrapped(console: Console, text: Text, indent: int = 2) -> None:
@@ -172,17 +175,6 @@ def _breaks(text: str, first: int, further: int) -> list[int]:
             starts.append(word.start())
             start, room = word.start(), further
     return starts
-
-
-def _cut(line: Text, room: int) -> str:
-    """Return the start of a line that fits, without half a word unless the word fills the line."""
-    kept = line.copy()
-    kept.rstrip()
-    if kept.cell_len <= room:
-        return kept.plain
-    kept.truncate(room, overflow="crop")
-    words = kept.plain.rpartition(" ")[0]
-    return words if len(words) > room // 2 else kept.plain.rstrip()
 
 
 def _problem_line(found: SkillProblem) -> Text:

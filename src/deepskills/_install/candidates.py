@@ -238,6 +238,25 @@ def _refusal(files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list
             if (other := spellings.setdefault(folded(path), path)) != path:
                 return f"{shown(other)} and {shown(path)} are one file on systems that ignore case"
             path = path.rpartition("/")[0]  # noqa: PLW2901 - on the way up
+    return _find_repository(spellings)
+
+
+_OF_A_REPOSITORY = ("objects", "refs", "commondir")
+"""What stands beside `HEAD` in a directory that git takes for a repository: the first two, or the last."""
+
+
+def _find_repository(spellings: Mapping[str, str]) -> str | None:
+    """Return why files are not placed among which git would see a repository that is not named `.git`."""
+    for spelling, path in spellings.items():
+        place, slash, name = spelling.rpartition("/")
+        if name != "head":
+            continue
+        beside = {own for own in _OF_A_REPOSITORY if f"{place}{slash}{own}" in spellings}
+        if "commondir" in beside or len(beside) > 1:
+            directory = shown(path.rpartition("/")[0] or ROOT)
+            return (
+                f"its directory {directory} is laid out as a git repository, whose settings can make git run commands"
+            )
     return None
 
 

@@ -175,7 +175,7 @@ def load_lock(path: str | Path, *, missing_ok: bool = False) -> Lock:
         if missing_ok:
             return Lock()
         raise LockError(
-            f"There is no lock at {path}. Write one with `deepskills add`, or name it with --lock."
+            f"There is no lock at {path}. Write one with `deepskills add`, or name the right file."
         ) from None
     except OSError as error:
         raise LockError(f"The lock {path} cannot be read: {error.strerror or error}.") from None

@@ -127,8 +127,8 @@ def _file_drift(path: Path, node: Node, locked: LockedFile | None) -> DriftKind 
 #
 # Theory of operation. No file system renames several things at once, so a change is written down first:
 #
-# 1. Under a lock on the directory, everything new is written to `.deepskills/<token>/`: skills to `new/`, the new lock
-#    to `lock`. Until now nothing that counts has changed, and a process that ends here leaves only rubbish.
+# 1. Under a lock on the directory, everything new is written: skills to `.deepskills/<token>/new/`, the new lock beside
+#    its place. Until now nothing that counts has changed, and a process that ends here leaves only rubbish.
 # 2. `plan.json` is written beside them and renamed into place. That one rename is the decision. From here on the change
 #    happens, by this process or by the next.
 # 3. Each old skill is renamed to `old/`, each new one to its place, then the lock's file. Each step is a rename that
@@ -173,13 +173,21 @@ class Workspace:
         return self.root / "new"
 
     @property
+    def lock_part(self) -> Path:
+        """The new lock, beside its place: that may lie on another disk, where nothing can be renamed to."""
+        return self.lock_path.with_name(f".{self.lock_path.name}.{self.root.name}")
+
+    @property
     def scratch(self) -> Path:
         """For what is needed on the way, such as a clone."""
         return self.root / "scratch"
 
     def commit(self, lock: Lock, placed: Mapping[str, bool]) -> None:
         """Make the change: `placed` says of each skill whether it is placed from `new`, or removed."""
-        write_durably(self.root / "lock", lock.text().encode())
+        self.lock_path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.lock_part, lock.text().encode())
+        if self.lock_path.exists():
+            self.lock_part.chmod(stat.S_IMODE(self.lock_path.stat().st_mode))
         plan = {"lock": str(self.lock_path), "skills": dict(placed)}
         write_durably(self.root / f"{PLAN}.part", json.dumps(plan).encode())
         # Step 2, the decision.
@@ -208,7 +216,7 @@ def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
             # After Ctrl-C, too: a change that was decided is finished, any other is taken back.
             if (own.root / PLAN).exists():
                 _finish(own)
-            _remove(own.root)
+            _drop(own)
             _remove_if_empty(directory / STAGING, *made)
 
 
@@ -225,7 +233,7 @@ def recover(directory: Path, lock_path: Path) -> None:
             if _plan(own) is None:
                 continue
             _finish(own)
-        _remove(root)
+        _drop(own)
     _remove_if_empty(staging)
 
 
@@ -268,21 +276,10 @@ def _finish(own: Workspace) -> None:
             target.rename(kept)
         if is_placed:
             new.rename(target)
-    if (own.root / "lock").exists():
-        _replace_lock(own)
+    if own.lock_part.exists():
+        own.lock_part.replace(own.lock_path)
     # Without the plan, the rest is rubbish that any later command removes.
     (own.root / PLAN).unlink(missing_ok=True)
-
-
-def _replace_lock(own: Workspace) -> None:
-    """Put the new lock in its place; it may lie on another disk, so it is copied beside its place before."""
-    content = (own.root / "lock").read_bytes()
-    own.lock_path.parent.mkdir(parents=True, exist_ok=True)
-    part = own.lock_path.with_name(f".{own.lock_path.name}.{own.root.name}")
-    write_durably(part, content)
-    if own.lock_path.exists():
-        part.chmod(stat.S_IMODE(own.lock_path.stat().st_mode))
-    part.replace(own.lock_path)
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -304,11 +301,22 @@ def _exclusive(directory: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A command that made the directory, and placed nothing, removes it: then this one holds what is gone.
+            is_held = os.path.samestat(os.fstat(descriptor), directory.stat())
         except OSError:
-            raise BusyError(f"Another deepskills command is changing {directory}. Try again when it is done.") from None
+            is_held = False
+        if not is_held:
+            raise BusyError(f"Another deepskills command is changing {directory}. Try again when it is done.")
         yield
     finally:
         os.close(descriptor)
+
+
+def _drop(own: Workspace) -> None:
+    """Remove what is left of a change that was finished or never decided."""
+    if os.path.lexists(own.lock_part):
+        own.lock_part.unlink()
+    _remove(own.root)
 
 
 def _remove(path: Path) -> None:

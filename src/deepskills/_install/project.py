@@ -25,7 +25,7 @@ from deepskills._install.differences import TextDifferences
 from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
-from deepskills._install.paths import SourceError, shown
+from deepskills._install.paths import SourceError, folded, shown
 from deepskills._install.place import Drift, Workspace, find_drift, find_unlisted, skill_drift, workspace
 from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
@@ -153,6 +153,14 @@ class Project:
             installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
             chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
             chosen = collect_files(tree, chosen, origin.recorded)
+            spellings = {folded(name): name for name in lock.skills}
+            for place, candidate in enumerate(chosen):
+                # The lock could not be read again: on some systems both would be one directory.
+                if (known := spellings.get(folded(candidate.name), candidate.name)) != candidate.name:
+                    reason = (
+                        f"the lock has a skill {shown(known)}, which is the same directory on systems that ignore case"
+                    )
+                    chosen[place] = replace(candidate, refusal=candidate.refusal or reason)
             refused = [candidate for candidate in chosen if candidate.refusal is not None]
             # Named skills come all or none. Without names, those that can be placed are.
             if names and refused:

@@ -185,11 +185,10 @@ def real_paths(backend: object, paths: Iterable[str]) -> dict[str, str]:
     return {path: os.path.realpath(local) for path, local in _local_paths(backend, paths)}
 
 
-def existing_paths(backend: object, paths: Iterable[str]) -> frozenset[str]:
-    """Return the paths at which something lies; other backends' paths, and what cannot be seen, are left out."""
-    found = ((path, local) for path, local in _local_paths(backend, paths) if "\x00" not in local)
+def existing_paths(backend: object, paths: Iterable[str]) -> dict[str, bool]:
+    """Return whether something lies at each path; paths of backends that are not local file systems are left out."""
     # At most of the paths nothing lies, and to ask for access costs half of the exception of another call.
-    return frozenset(path for path, local in found if os.access(local, os.F_OK))
+    return {path: "\x00" not in local and os.access(local, os.F_OK) for path, local in _local_paths(backend, paths)}
 
 
 def _local_paths(backend: object, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -299,10 +298,11 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def listing(answer: Any) -> Listing | Failed:  # noqa: ANN401 - whatever a backend answered
-    """Return a backend's answer to `ls`, sorted; what is not an entry is passed over."""
+    """Return a backend's answer to `ls` or `glob`, sorted; what is not an entry is passed over."""
     error = getattr(answer, "error", None)
-    items = answer if _is_sequence(answer) else getattr(answer, "entries", None)
-    if items is None and (error or not hasattr(answer, "entries")):
+    name = "entries" if hasattr(answer, "entries") else "matches"
+    items = answer if _is_sequence(answer) else getattr(answer, name, None)
+    if items is None and (error or not hasattr(answer, name)):
         return Failed(str(error) if error else f"the backend answered with {type(answer).__name__}")
     found: dict[str, Entry] = {}
     for item in items or ():

@@ -71,6 +71,7 @@ from deepskills._io.plan import (
     Failed,
     File,
     FindExisting,
+    FindFiles,
     FindRoutes,
     ListDirectory,
     Pause,
@@ -492,6 +493,7 @@ def _is_awaited(call: AnyCall, backend: Backend, limit: float | None) -> bool:
 
 _METHODS: dict[type, str] = {
     ListDirectory: "ls",
+    FindFiles: "glob",
     ReadFiles: "download_files",
     WriteFiles: "upload_files",
     Execute: "execute",
@@ -512,6 +514,8 @@ def _arguments(call: AnyCall) -> tuple[Any, ...]:
         return (list(call.files),)
     if isinstance(call, ReadFiles):
         return (list(call.paths),)
+    if isinstance(call, FindFiles):
+        return (call.pattern, call.path)
     return (call.path,) if isinstance(call, ListDirectory) else ()
 
 
@@ -523,7 +527,7 @@ def _options(call: AnyCall, target: object) -> dict[str, Any]:
 
 
 def _reply_to(call: AnyCall, answer: Any) -> Reply:  # noqa: ANN401 - whatever a backend answered
-    if isinstance(call, ListDirectory):
+    if isinstance(call, ListDirectory | FindFiles):
         return listing(answer)
     if isinstance(call, ReadFiles):
         return to_files(call, answer)
@@ -703,7 +707,7 @@ def _outcome(call: WaitFor[Any]) -> Reply:
 
 
 def _paths(call: AnyCall) -> tuple[str, ...]:
-    if isinstance(call, ListDirectory):
+    if isinstance(call, ListDirectory | FindFiles):
         return (call.path,)
     if isinstance(call, WriteFiles):
         return tuple(path for path, _content in call.files)

@@ -229,6 +229,14 @@ class ListDirectory(Call[Listing]):
 
 
 @dataclass(frozen=True)
+class FindFiles(Call[Listing]):
+    """Find the files below `path` that fit a glob pattern; answered with a `Listing`."""
+
+    path: str
+    pattern: str
+
+
+@dataclass(frozen=True)
 class ReadFiles(Call[tuple[File, ...]]):
     """Read all `paths` in one batch; answered with the files in the same order.
 
@@ -285,8 +293,8 @@ class ShellPaths(Call[dict[str, str]]):
 
 
 @dataclass(frozen=True)
-class FindExisting(Call[frozenset[str]]):
-    """Find out at which paths something lies, links followed; only a local file system has an answer."""
+class FindExisting(Call[dict[str, bool]]):
+    """Find out whether something lies at paths, links followed; those of other than local file systems are left out."""
 
     paths: tuple[str, ...]
 

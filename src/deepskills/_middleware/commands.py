@@ -12,6 +12,7 @@ from langchain_core.messages import AnyMessage
 from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.lookup import closest_names
 from deepskills._middleware.events import SkillRefused
 from deepskills._middleware.loading import LoadRequest, build_pin, load
 from deepskills._middleware.reporting import emit, origin_of
@@ -19,7 +20,7 @@ from deepskills._middleware.run import Run, VisibleCatalog
 from deepskills._middleware.state import MARK, is_users_own, load_mark, merged
 from deepskills._middleware.visibility import find_view
 from deepskills._skillmd.names import name_key
-from deepskills._skillmd.problems import problem, quoted
+from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.text import one_line
 from deepskills._types import MAX_SHOWN_NAME_LENGTH
 
@@ -100,10 +101,16 @@ def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
             yield LoadRequest(entry, given_arguments, "pin", is_limited=False)
     unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in unknown))
     for name in unknown[:MAX_PIN_PROBLEMS]:
-        run.problems.append(problem(name, "pin-unknown", name=quoted(name)))
+        run.problems.append(problem(name, "pin-unknown", name=_quote_unknown(name, run)))
     if len(unknown) > MAX_PIN_PROBLEMS:
         more = f"{len(unknown) - MAX_PIN_PROBLEMS} more names"
         run.problems.append(problem("pinned_skills", "pin-unknown", name=more))
+
+
+def _quote_unknown(name: str, run: Run) -> str:
+    """Return a name that no skill has, with the closest that there are."""
+    closest = closest_names([entry.name for entry in run.known_view.visible], name)
+    return f"{quoted(name)} (did you mean {listed(closest)}?)" if closest else quoted(name)
 
 
 def _find_waiting(loads: Mapping[str, Any], run: Run) -> Iterator[LoadRequest]:
@@ -114,7 +121,7 @@ def _find_waiting(loads: Mapping[str, Any], run: Run) -> Iterator[LoadRequest]:
         entry = run.known_view.find_visible(name)
         if entry is None:
             shown = name[:MAX_SHOWN_NAME_LENGTH]
-            run.problems.append(problem(shown, "pin-unknown", name=quoted(shown)))
+            run.problems.append(problem(shown, "pin-unknown", name=_quote_unknown(shown, run)))
         else:
             yield LoadRequest(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
 

@@ -7,7 +7,7 @@ arguments claimed; sizes and files come from that reading.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from langchain_core.messages import AnyMessage
@@ -232,6 +232,8 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = await run.scan.look(thread.catalog, copy, failed)
+        located = [with_virtual_hint(noted, run.settings.fixed_backend) for noted in found.problems]
+        found = replace(found, problems=located)
     await find_view(run, found)
     update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
@@ -298,9 +300,8 @@ def _list_problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> li
         return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
     records = run.thread.standing.records
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
-    located = [with_virtual_hint(known, run.settings.fixed_backend) for known in found.problems]
     judged = [*find_out_of_reach(run), *_find_hidden_requirements(run.known_view)]
-    problems = [*located, *vanished, *run.found_problems(), *judged]
+    problems = [*found.problems, *vanished, *run.found_problems(), *judged]
     known = {key_of_problem(problem) for problem in run.thread.problems}
     log_problems((problem for problem in problems if key_of_problem(problem) not in known), run.settings)
     return problems

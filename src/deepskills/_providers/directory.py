@@ -5,15 +5,18 @@ together, then one batch of reads, however many skills there are.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from deepskills._io.cache import BoundedCache
+from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import (
     PASSED_OVER,
     Attempt,
     Failed,
     File,
     FindExisting,
+    FindFiles,
     Listing,
     Visit,
     Visitor,
@@ -22,6 +25,7 @@ from deepskills._io.plan import (
     parent,
     read_files,
     tidy,
+    together,
     walk,
 )
 from deepskills._providers.plugins import MAX_MANIFEST_BYTES, Plugin, manifests_of, read_plugin
@@ -52,17 +56,37 @@ class DirectoryProvider:
         await _read_plugins(searches)
         starts = [(search, search.source.path) for search in searches if not search.is_shut]
         await walk(starts, _Visitor(self.max_depth), levels=self.max_depth)
+        invocations = [file for search in searches for file in search.unlisted_invocations]
+        seen = await Attempt(FindExisting(tuple(invocations)))
+        on_disk = {} if isinstance(seen, Failed) else seen
         # All sources together: one batch, whichever of them a file belongs to.
-        paths = [path for search in searches for path in search.found]
-        listed = {path: has for search in searches for path, has in search.has_agents.items()}
-        beside = await _find_invocation_files(paths, listed)
-        files = await read_files([*(path for path in paths if path not in kept), *beside.values()])
+        paths = [path for search in searches for path in search.found if path not in kept]
+        paths += [invocation_file(path) for search in searches for path, has in search.has_agents.items() if has]
+        paths += [file for file, exists in on_disk.items() if exists]
+        elsewhere = frozenset(invocations) - on_disk.keys()
+        files, found = await side_by_side(read_files(paths), self._read_found(searches, elsewhere))
         for search in searches:
-            search.take_files(files, beside)
+            search.take_files({**files, **found})
             # Only what a listing of this process showed is remembered, never what state claims.
             for path in _find_outside(search.listed):
                 self._outside.put((search.source.path, path), value=True)
         return [search.listed for search in searches]
+
+    async def _read_found(self, searches: Sequence["_Search"], wanted: AbstractSet[str]) -> dict[str, File]:
+        """Return what there is of files that may lie beside skills on backends that no look at the disk tells of.
+
+        Most skills have none. So each source is asked once, beside the reading of its skills, and not for each file.
+        """
+        if not wanted:
+            return {}
+        asked = [search for search in searches if not wanted.isdisjoint(search.unlisted_invocations)]
+        depths = [1 if search.source.plugin is not None else self.max_depth for search in asked]
+        patterns = [f"{'*/' * depth}{INVOCATION_FILE}" for depth in depths]
+        calls = (FindFiles(search.source.path, pattern) for search, pattern in zip(asked, patterns, strict=True))
+        replies = await together(*map(Attempt, calls))
+        shown = {entry.path for reply in replies if isinstance(reply, Listing) for entry in reply.entries}
+        found = sorted(wanted & shown)
+        return await read_files(found) if found else {}
 
     def holds(self, path: str, source: str) -> bool:
         """Whether a file lies in a source, by its path or because a listing of this process led to it."""
@@ -107,6 +131,11 @@ class _Search:
         self._directories = 0
 
     @property
+    def unlisted_invocations(self) -> list[str]:
+        """Where a file may lie, beside a skill whose directory no listing showed, that says who may start it."""
+        return [invocation_file(path) for path in self.found if path not in self.has_agents]
+
+    @property
     def is_shut(self) -> bool:
         """Whether it is not searched: it is a plugin whose manifest cannot be used."""
         return self.source.plugin is not None and not self.source.namespace
@@ -146,7 +175,7 @@ class _Search:
             return []
         return kept
 
-    def take_files(self, read: Mapping[str, File], beside: Mapping[str, str]) -> None:
+    def take_files(self, read: Mapping[str, File]) -> None:
         """Record what was read: the skills, and the files beside them by which Codex says who may start one."""
         listed, plugin = self.listed, self.source.plugin
         # Sorted, so that of two skills of one name the same one wins on every machine.
@@ -162,10 +191,9 @@ class _Search:
                 listed.unusable.append(path)
             else:
                 listed.files[path] = file
-        for path, invocation in beside.items():
-            content = read[invocation].content
-            if content is not None and path in listed.files:
-                listed.beside[path] = content
+            invocation = read.get(invocation_file(path))
+            if invocation is not None and invocation.content is not None and path in listed.files:
+                listed.beside[path] = invocation.content
 
     def _note_failure(self, path: str, reason: str) -> None:
         if path != self.source.path:
@@ -206,18 +234,6 @@ async def _read_plugins(searches: Sequence[_Search]) -> None:
         files = await read_files(paths, max_bytes=MAX_MANIFEST_BYTES)
         for search, root in plugins:
             search.take_plugin(read_plugin(root, files))
-
-
-async def _find_invocation_files(paths: Sequence[str], listed: Mapping[str, bool]) -> dict[str, str]:
-    """Return by `SKILL.md` the files beside it that say who may start the skill, as far as no further round is needed.
-
-    Most skills have none. A listing tells, or a look at the local disk; elsewhere a load reads it with the text.
-    """
-    files = {path: invocation_file(path) for path in paths if listed.get(path, True)}
-    unlisted = tuple(file for path, file in files.items() if path not in listed)
-    seen = await Attempt(FindExisting(unlisted))
-    there = frozenset() if isinstance(seen, Failed) else seen
-    return {path: file for path, file in files.items() if path in listed or file in there} if there or listed else {}
 
 
 def _faults(path: str, content: bytes, plugin: str) -> list[SkillProblem]:
