@@ -160,20 +160,43 @@ async def test_the_clock_runs_backwards(sessions: Sessions, monkeypatch: pytest.
 
 
 async def test_bursts_of_writers(sessions: Sessions) -> None:
-    """Of writers at the same time on one skill, times and revisions follow the order of commits."""
+    """Of many writers at the same time on one skill each gets through; times and revisions follow the commits."""
     async with service_on(sessions) as service:
         made = await service.create_skill(draft("report"), "alice")
     log: list[tuple[int, object]] = []
 
     async def write(number: int) -> None:
         async with service_on(sessions) as service:
-            skill = await service.update_skill(made.id, SkillUpdate(content=f"{number}"), "alice")
+            if number % 3 == 0:
+                await service.save_file(made.id, SkillFileCreate(path=f"{number}.md", content="x"), "alice")
+                return
+            if number % 3 == 1:
+                skill = await service.update_skill(made.id, SkillUpdate(tags=[f"{number}"]), "alice")
+            else:
+                skill = await service.save_skill(made.id, draft("report", content=f"{number}"), None, "alice")
             log.append((skill.revision, skill.updated_at))
 
-    await asyncio.gather(*(write(number) for number in range(12)))
+    await asyncio.gather(*(write(number) for number in range(30)))
     ordered = sorted(log)
-    assert len({revision for revision, _ in log}) == 12
+    assert len({revision for revision, _ in log}) == 20
     assert [at for _, at in ordered] == sorted(at for _, at in log)  # type: ignore[type-var]
+    async with service_on(sessions) as service:
+        assert len((await service.get_skill(made.id, "alice")).files) == 10
+        assert len(await service.list_versions(made.id, "alice")) == 31
+
+
+async def test_one_of_two_editors_at_the_same_time(sessions: Sessions) -> None:
+    """Of writers at the same time who name the same revision, one gets through, whatever the others prepared."""
+    async with service_on(sessions) as service:
+        made = await service.create_skill(draft("report"), "alice")
+
+    async def write(number: int) -> Skill:
+        async with service_on(sessions) as service:
+            data = SkillUpdate(content=f"{number}")
+            return await service.update_skill(made.id, data, "alice", expected_revision=made.revision)
+
+    done = await asyncio.gather(*(write(number) for number in range(8)), return_exceptions=True)
+    assert [type(result) for result in done].count(SkillStaleError) == 7, done
 
 
 async def test_no_reader_passes_a_change_that_commits_later(sessions: Sessions) -> None:

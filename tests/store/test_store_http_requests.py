@@ -181,6 +181,9 @@ def shapes() -> dict[str, bytes]:
         "digits": b"9" * 4 * MIB,
         "bad base64": skill(files=[{"path": "a", "content": "*" * 4 * MIB, "encoding": "base64"}]),
         "long text": skill(content="x\n" * 6 * MIB),
+        "many keys": b"{" + b",".join(b'"%x":1' % number for number in range(2 * MIB)) + b"}",
+        "many lists": b'{"name":[' + b"[]," * 8 * MIB + b"[]]}",
+        "many texts": b"[" + b'"",' * 8 * MIB + b'""]',
     }
 
 
@@ -196,6 +199,26 @@ def test_no_shape_of_body_costs_others(any_sessions: Sessions) -> None:
                 offenders.append((name, answer.status_code, len(answer.content), longest))
         api.close()
     assert offenders == []
+
+
+def test_values_are_counted(any_sessions: Sessions) -> None:
+    """JSON of a million values is refused unread; texts may hold any signs, and a file is no JSON of ours."""
+    with serving(open_app(any_sessions)) as address:
+        api = Api(address)
+        values = b",".join(b'"%x":1' % number for number in range(100_000))
+        for content in (b"{%b}" % values, b'{"name":"","a":{%b}' % values, b"[" * 200_000, b'"",' * 100_000):
+            answer = api("POST", "/skills", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too-large")
+            assert "values" in answer.json()["error"]["message"]
+        signs = '[],{}"\\' * 100_000
+        skill = api.data("POST", "/skills", json=body("report", content=signs), code=201)
+        assert skill["content"] == signs
+        sent = b'{"content":1,%b}' % values
+        path = f"/skills/{skill['id']}/files"
+        api.data("PUT", f"{path}/table.txt", content=sent, headers={"content-type": "application/json"})
+        (file,) = api.data("GET", f"/skills/{skill['id']}")["files"]
+        assert file["content"].encode() == sent
+        api.close()
 
 
 def test_a_small_file_beside_many(any_sessions: Sessions) -> None:

@@ -72,6 +72,9 @@ class Text:
 class Values:
     """New values of a skill; `None` leaves a part as it is."""
 
+    action: str
+    """What the log calls the change."""
+
     text: Text | None = None
     files: Sequence[FileContent] | None = None
     """All its files, which replace the ones it has."""
@@ -108,7 +111,7 @@ class Changes:
         skill.is_hidden = skill.is_approved = False
         skill.updated_at = now()
         skill.words, skill.beginning = text.words, text.beginning
-        revision = await self.advance(skill, writer, "created", has_content=True)
+        revision = await self.advance(skill, writer, values.action, has_content=True)
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
@@ -121,7 +124,7 @@ class Changes:
         await self._skills.set_requires(skill, text.requires)
         return skill
 
-    async def apply(self, skill: Skill, writer: Viewer, action: str, values: Values) -> None:
+    async def apply(self, skill: Skill, writer: Viewer, values: Values) -> None:
         """Give a skill, read with the list of its files, new values; if it has them all already, nothing changes.
 
         The skill is then as the database has it, with the list of its files.
@@ -165,7 +168,7 @@ class Changes:
         skill.revision = revision = await self._history.next_revision()
         if has_new_text and values.text is not None:
             await self._replace_text(skill, before, values.text)
-        self._log(skill, writer, action, has_content=has_new_contents)
+        self._log(skill, writer, values.action, has_content=has_new_contents)
         if has_new_readers or is_renamed:
             await self.reveal(skill, again=is_renamed)
         await self._files.retire(stale, revision)

@@ -31,7 +31,7 @@ SkillEncoding = Literal["utf-8", "utf-16-le", "utf-16-be"]
 """How a `SKILL.md` is encoded."""
 
 
-MAX_LISTED_FILES = 100_000
+MAX_LISTED_FILES = 20_000
 """How many files one call may have; the store's limits are lower."""
 
 

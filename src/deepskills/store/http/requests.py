@@ -4,7 +4,6 @@ Identity comes before the body: an anonymous write is refused before anything is
 that are in flight together, and parsed off the event loop.
 """
 
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -42,8 +41,11 @@ FILE_TYPE = "application/vnd.deepskills.file+json"
 ZIP_TYPES = frozenset({"application/zip", "application/x-zip-compressed", "application/x-zip"})
 """Content types of archives."""
 
-_WEIGHT_OF_A_VALUE = 32
-"""About how many bytes a name, value or bracket of JSON takes while it is parsed."""
+MAX_VALUES = 150_000
+"""How many texts, brackets and commas JSON has at most: each takes up to a kilobyte while it is parsed."""
+
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A text in JSON, or what is left of one that does not end."""
 
 
 @asynccontextmanager
@@ -109,16 +111,37 @@ def parsed(model: type[ModelT], body: bytes) -> ModelT:
 
     Raises:
         RequestValidationError: If it is not valid; the first problems are named.
-        SkillBusyError: If there is no room to parse it now.
+        SkillTooLargeError: If it has too many values.
     """
+    _check_values(body)
     try:
-        # A few megabytes of brackets become gigabytes, so they are counted. Those in texts count too: no harm is done.
-        with in_flight.hold(_WEIGHT_OF_A_VALUE * sum(body.count(sign) for sign in (b",", b"[", b"{"))):
-            return model.model_validate_json(body)
+        return model.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems: list[Any] = [{**problem, "loc": ("body", *problem["loc"])} for problem in islice(found, MAX_DETAILS)]
         raise RequestValidationError(problems) from None
+
+
+def _check_values(body: bytes) -> None:
+    """Check how many values JSON has: a few megabytes of brackets become gigabytes.
+
+    Raises:
+        SkillTooLargeError: If they are too many.
+    """
+
+    def count(start: int, end: int) -> int:
+        return sum(body.count(sign, start, end) for sign in (b",", b"[", b"{"))
+
+    found = end = 0
+    for text in _TEXT.finditer(body):
+        found += 1 + count(end, text.start())
+        end = text.end()
+        if found > MAX_VALUES:
+            break
+    if found + count(end, len(body)) > MAX_VALUES:
+        raise SkillTooLargeError(
+            f"The request has more than {MAX_VALUES} values. Send a skill of many files as a .zip."
+        )
 
 
 def file_content(path: str, media_type: str, body: bytes) -> bytes | str:
@@ -136,18 +159,16 @@ def file_content(path: str, media_type: str, body: bytes) -> bytes | str:
         return body
     try:
         return parsed(SkillFileContent, body).content
-    except RequestValidationError:
-        if _has_our_keys(body):
+    except RequestValidationError as error:
+        if _NOT_OURS.isdisjoint(problem["type"] for problem in error.errors()):
             raise
+        return body
+    except SkillTooLargeError:
         return body
 
 
-def _has_our_keys(body: bytes) -> bool:
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(given, dict) and "content" in given and given.keys() <= SkillFileContent.model_fields.keys()
+_NOT_OURS = frozenset({"extra_forbidden", "json_invalid", "missing", "model_type"})
+"""What is wrong with JSON that has other keys than ours; a wrong value of one of ours is not among it."""
 
 
 def _too_large(limit: int) -> SkillTooLargeError:

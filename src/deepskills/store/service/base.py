@@ -2,9 +2,9 @@
 
 import datetime as dt
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,7 +18,6 @@ from deepskills.store.db.models import FileContent, Skill, SkillChange, document
 from deepskills.store.db.repositories import HistoryRepository, SkillFileRepository, SkillRepository
 from deepskills.store.db.transactions import Transactions, reads, writes
 from deepskills.store.document import Document
-from deepskills.store.errors import SkillStaleError
 from deepskills.store.rules import Need, Policy, Viewer, check_revision, check_right, no_skill, owns, storable
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 
@@ -26,11 +25,6 @@ logger = logging.getLogger("deepskills")
 
 MAX_SEARCH_LENGTH = 4_000
 """Longest query or name that is looked at; the rest is ignored."""
-
-MAX_PREPARATIONS = 20
-"""How often a write is prepared for a skill that others keep changing."""
-
-ResultT = TypeVar("ResultT")
 
 GivenSkill: TypeAlias = SkillCreate | SkillUpdate | bytes | str
 """A skill's new text: values, or a whole `SKILL.md`."""
@@ -237,16 +231,3 @@ def _bytes(path: str, content: bytes | str) -> bytes:
         raise SkillFormatError(
             f"The content of {quoted(storable(path))} holds broken Unicode characters. Send it as base64."
         ) from None
-
-
-async def until_written(attempt: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
-    """Return the result of preparing and writing, tried again as long as others change the skill in between.
-
-    Raises:
-        SkillStaleError: If that never ends.
-    """
-    for _ in range(MAX_PREPARATIONS):
-        result = await attempt()
-        if result is not None:
-            return result
-    raise SkillStaleError("Others keep changing the skill. Try again in a moment.", 0)

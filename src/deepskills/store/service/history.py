@@ -12,7 +12,7 @@ from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
 from deepskills.store.rules import UserId, Viewer, known_id, was_seen
-from deepskills.store.service.base import sizes_of, until_written
+from deepskills.store.service.base import sizes_of
 from deepskills.store.service.writing import Writing
 from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread
 
@@ -173,16 +173,14 @@ class History(Writing):
             files = [FileContent.of(file.path, file.data) for file in version.files]
             # What was allowed then may not be now.
             self._policy.limits.check_files(sizes_of(files))
-            return Values(Text.of(document_of(version)), files)
+            return Values("reverted", Text.of(document_of(version)), files)
 
-        async def attempt() -> Skill | None:
-            async with self._transactions.snapshot():
-                skill = await self._locked(known_id(skill_id), writer, "write", expected_revision)
-                version = await self._version_of(skill, revision)
-            values = await run_in_thread(version.size, lambda: prepare(version))
-            return await self._change(skill, writer, "reverted", values)
-
-        return await until_written(attempt)
+        async with self._transactions.snapshot():
+            skill = await self._locked(known_id(skill_id), writer, "write", expected_revision)
+            version = await self._version_of(skill, revision)
+        values = await run_in_thread(version.size, lambda: prepare(version))
+        # The same whatever the skill is by then.
+        return await self._rewrite(skill.id, writer, lambda _skill: values, expected_revision, size=0)
 
     async def list_changes(
         self,

@@ -11,14 +11,20 @@ from deepskills.store.changes import Text, Values
 from deepskills.store.db.models import FileContent, Skill, SkillFile, document_of
 from deepskills.store.db.transactions import reads, writes
 from deepskills.store.document import Document
-from deepskills.store.errors import SkillConflictError
+from deepskills.store.errors import SkillBusyError, SkillConflictError
 from deepskills.store.rules import UserId, Viewer, as_id, check_groups, check_rename, checked_groups, known_id, owns
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
-from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of, until_written
+from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of
 from deepskills.store.workers import run_in_thread
 
 MAX_NAMED = 20
 """How many skills an error names at most."""
+
+MAX_PREPARATIONS = 20
+"""How often a large write is prepared for a skill that others keep changing."""
+
+MAX_WORK_IN_TURN = 256 * 1024
+"""Up to this size, a write is prepared again while it has its turn, for which all other writers wait."""
 
 
 class Writing(Operations):
@@ -47,7 +53,7 @@ class Writing(Operations):
             text = Text.of(data.document().checked())
             files = file_contents(data.files)
             self._policy.limits.check_files(sizes_of(files))
-            return Values(text, files, is_public=data.is_public, shared_with=shared_with)
+            return Values("created", text, files, is_public=data.is_public, shared_with=shared_with)
 
         try:
             values = await run_in_thread(_size_of(data, data.files), prepare)
@@ -111,10 +117,10 @@ class Writing(Operations):
 
         def prepare(skill: Skill) -> Values:
             text = Text.of(data.apply(document_of(skill)).checked())
-            return Values(text, is_public=data.is_public, shared_with=shared_with)
+            return Values("updated", text, is_public=data.is_public, shared_with=shared_with)
 
         return await self._rewrite(
-            known_id(skill_id), writer, "updated", prepare, expected_revision, size=_size_of(data), name=data.name
+            known_id(skill_id), writer, prepare, expected_revision, size=_size_of(data), name=data.name
         )
 
     async def save_skill(
@@ -176,43 +182,47 @@ class Writing(Operations):
                 if text.frontmatter is None and _given(text, "tags") is None:
                     document = replace(document, tags=before.tags)
             is_public = _given(text, "is_public")
-            return Values(Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
+            return Values("saved", Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
 
-        return await self._rewrite(known_id(skill_id), writer, "saved", prepare, expected_revision, size=size)
+        return await self._rewrite(known_id(skill_id), writer, prepare, expected_revision, size=size)
 
-    async def _rewrite(  # noqa: PLR0913 - one step of three calls
+    async def _rewrite(
         self,
         skill_id: UUID,
         writer: Viewer,
-        action: str,
         prepare: Callable[[Skill], Values],
         expected_revision: int | None,
         *,
         size: int,
         name: str | None = None,
     ) -> Skill:
-        """Change a skill to what `prepare` returns, and return it without the contents of its files."""
+        """Change a skill to what `prepare` makes of it, and return it without the contents of its files.
 
-        async def attempt() -> Skill | None:
+        Args:
+            skill_id: Which skill.
+            writer: Who changes it.
+            prepare: Returns the new values; called again if the skill changes in the meantime.
+            expected_revision: The revision that the writer knows.
+            size: About how much `prepare` reads beside the skill's own text; 0 if it reads neither.
+            name: The new name, if it gets one.
+
+        Raises:
+            SkillBusyError: If a large text has to be prepared again and again, because others change the skill.
+        """
+        for _ in range(MAX_PREPARATIONS):
             # Rights are checked first: a stranger's update must not cost a parse.
-            skill = await self._writable(skill_id, writer, expected_revision, name=name)
-            values = await run_in_thread(size + len(skill.content), lambda: prepare(skill))
-            return await self._change(skill, writer, action, values)
-
-        return await until_written(attempt)
+            known = await self._writable(skill_id, writer, expected_revision, name)
+            work = size + len(known.content) if size else 0
+            values = await run_in_thread(work, lambda: prepare(known))  # noqa: B023 - done at once
+            changed = await self._change(known, values, writer, expected_revision, prepare, work)
+            if changed is not None:
+                return changed
+        raise SkillBusyError("Others keep changing the skill. Try again in a moment.")
 
     @reads
-    async def _writable(
-        self,
-        skill_id: UUID,
-        writer: Viewer,
-        expected_revision: int | None,
-        *,
-        name: str | None = None,
-        files: bool = False,
-    ) -> Skill:
-        """Return a skill as its writer may change it, with its text, and with the list of its files or without."""
-        skill = await self._locked(skill_id, writer, "write", expected_revision, files=files)
+    async def _writable(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, name: str | None) -> Skill:
+        """Return a skill as its writer may change it, with its text and the list of its files."""
+        skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
         if name is not None:
             check_rename(skill, writer, name)
             # An early answer, of another moment; what counts is asked again when it is written.
@@ -220,12 +230,24 @@ class Writing(Operations):
         return skill
 
     @writes
-    async def _change(self, known: Skill, writer: Viewer, action: str, values: Values) -> Skill | None:
-        """Change a skill that is still as `known`, and return it; `None` if it changed since."""
-        skill = await self._locked(known.id, writer, "write", files=True)
+    async def _change(
+        self,
+        known: Skill,
+        values: Values,
+        writer: Viewer,
+        expected_revision: int | None,
+        prepare: Callable[[Skill], Values],
+        work: int,
+    ) -> Skill | None:
+        """Change a skill to what was prepared for it as it was `known`; `None` if that has to be done once more."""
+        skill = await self._locked(known.id, writer, "write", expected_revision, files=True)
         if skill.revision != known.revision:
-            return None
-        await self._changes.apply(skill, writer, action, values)
+            if work > MAX_WORK_IN_TURN:
+                return None
+            # Here, where nothing changes it in between; otherwise some of many writers would never get through. Not in
+            # a thread: all of them may be at work for long.
+            values = prepare(skill)
+        await self._changes.apply(skill, writer, values)
         return skill
 
     async def delete_skill(
@@ -316,24 +338,20 @@ class Writing(Operations):
         writer = await self._policy.writer(user_id, system=system)
         (file,) = await run_in_thread(len(data.content), lambda: file_contents([data]))
 
-        async def attempt() -> SkillFile | None:
-            skill = await self._writable(known_id(skill_id), writer, expected_revision, files=True)
-            kept = {row.path: row for row in skill.files}
-            if file.path in kept and not replaces:
+        def prepare(skill: Skill) -> Values:
+            sizes = {row.path: row.size for row in skill.files}
+            is_known = sizes.pop(file.path, None) is not None
+            if is_known and not replaces:
                 raise SkillConflictError(
                     f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
                 )
-            sizes = {path: row.size for path, row in kept.items() if path != file.path}
-            await run_in_thread(len(sizes) * 64, lambda: self._policy.limits.check_files({file.path: file.size}, sizes))
-            action = "file-saved" if file.path in kept else "file-added"
-            changed = await self._change(skill, writer, action, Values(put=file))
-            if changed is None:
-                return None
-            saved = next(row for row in changed.files if row.path == file.path)
-            saved.skill_id, saved.data, saved.skill_revision = changed.id, file.data, changed.revision
-            return saved
+            self._policy.limits.check_files({file.path: file.size}, sizes)
+            return Values("file-saved" if is_known else "file-added", put=file)
 
-        return await until_written(attempt)
+        changed = await self._rewrite(known_id(skill_id), writer, prepare, expected_revision, size=0)
+        saved = next(row for row in changed.files if row.path == file.path)
+        saved.skill_id, saved.data, saved.skill_revision = changed.id, file.data, changed.revision
+        return saved
 
     async def delete_file(
         self, file_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
@@ -357,7 +375,7 @@ class Writing(Operations):
             raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
         skill_id, path = found
         skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
-        await self._changes.apply(skill, writer, "file-deleted", Values(drop=path))
+        await self._changes.apply(skill, writer, Values("file-deleted", drop=path))
 
 
 def _given(data: SkillCreate | SkillUpdate | Document, field: str) -> Any:  # noqa: ANN401 - as the field
