@@ -256,7 +256,7 @@ _WARNINGS = {
     ),
     "skill-gone": "The loaded skill {name} no longer exists and was unloaded. Load another, or restore its file.",
     "frontmatter-key-too-large": (
-        "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it."
+        "The frontmatter is too large to be kept with the catalog, so its largest keys are ignored: {keys}. Shorten it."
     ),
     "invocation-unreadable": (
         "`agents/openai.yaml` cannot be read ({reason}), so it does not say who may start the skill. Repair the file, "
