@@ -120,17 +120,31 @@ TRANSLATED = {
     "docs/zh/quickstart.md": "docs/quickstart.md",
     "docs/zh/concepts.md": "docs/concepts/skills.md",
     "docs/zh/store.md": "docs/store.md",
+    "docs/zh/choose-how-agents-get-skills.md": "docs/how-to/choose-how-agents-get-skills.md",
 }
 """Chinese pages, and what they translate."""
 
+SHORTER = {"docs/zh/store.md"}
+"""Those that leave diagrams out, with a link to the original."""
+
+
+def arrows(diagram: str) -> list[str]:
+    """Return what a diagram draws without its words: ids, shapes and arrows."""
+    bare = re.sub(r'"[^"]*"|(?<=[\[({])[^\[\](){}"]+(?=[\])}])|(?<=-- )\S+(?= -->)', "", diagram)
+    return [re.sub(r"\[\]|\s+", "", line) for line in bare.splitlines()]
+
 
 def test_translations_have_the_code_of_their_originals() -> None:
-    """Code blocks of a translation are the original's, byte for byte and in the same order; no page is forgotten."""
+    """Code blocks of a translation are the original's, byte for byte and in the same order; diagrams, but for words."""
     assert {named(page) for page in PAGES if "zh" in named(page)} == TRANSLATED.keys()
     fence = re.compile(r"^```(\w*)([^\n]*\n.*?)^```$", flags=re.DOTALL | re.MULTILINE)
     for translation, original in TRANSLATED.items():
         theirs, ours = (
-            [block for block in fence.findall((ROOT / page).read_text(encoding="utf-8")) if block[0] != "mermaid"]
+            [
+                (kind, arrows(text) if kind == "mermaid" else text)
+                for kind, text in fence.findall((ROOT / page).read_text(encoding="utf-8"))
+                if kind != "mermaid" or translation not in SHORTER
+            ]
             for page in (translation, original)
         )
         assert theirs == ours != [], translation
