@@ -125,7 +125,7 @@ test-browser: $(BROWSER)/.installed
 
 # A host beside mcp 1.x talks to servers of 2.x, so the first environment starts those with the second.
 test-mcp: $(MCP1)/.installed $(MCP2)/.installed
-	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host
+	DEEPSKILLS_MCP_SERVER=$(CURDIR)/$(MCP2)/bin/python $(MCP1)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host tests/mcp/adapters
 	$(MCP2)/bin/python -m pytest -n auto --dist worksteal tests/mcp/host tests/mcp/server
 
 test-providers: $(PROVIDERS)/.installed

@@ -295,6 +295,8 @@ def hostile_row() -> Row:
     ten = 10 * 1024 * 1024
     floods = ("---\n" + "\n" * (ten - 8), "\n" * ten, "---\n" + "\n---x" * (ten // 5 - 2), "---\na: " + "x" * (ten - 9))
     largest = max(_best(partial(read_skill, text, path="/s/a/SKILL.md"), 2) for text in floods)
+    # The most keys that frontmatter may have: what is kept of them is measured at discovery.
+    largest = max(largest, _best(partial(_discover, ours, hostile["keys"](50_000)), 2))
     return Row(
         "largest time for any input of 10 MiB or less",
         f"deepagents {theirs_worst * 1000:.0f} ms at 8 KB, {growth:.1f}x for twice that",

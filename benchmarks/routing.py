@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from measure import Row
 from minilm import load_minilm
+from turns import TURNS, turns_row
 
 from deepskills._catalog.ranking import Ranker
 from deepskills._catalog.search import Document, SearchIndex, beginning_of
@@ -85,11 +86,16 @@ def ids_of(names: Sequence[str]) -> list[str]:
     return [name.skill_id for name in names if isinstance(name, Named)]
 
 
-def measured(ranker: Ranker, root: Path, size: int) -> dict[str, Counter[str]]:
-    """Return what was counted, by half, kind and language group."""
+def read_set(root: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the skills of the pool and the requests."""
     with gzip.open(root / "pool.jsonl.gz", "rt", encoding="utf-8") as lines:
         pool = [json.loads(line) for line in lines]
-    queries = [json.loads(line) for line in (root / "queries_dev.jsonl").read_text(encoding="utf-8").splitlines()]
+    return pool, [json.loads(line) for line in (root / "queries_dev.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def measured(ranker: Ranker, root: Path, size: int) -> dict[str, Counter[str]]:
+    """Return what was counted, by half, kind and language group."""
+    pool, queries = read_set(root)
     counts: dict[str, Counter[str]] = {}
     for skills, asked in libraries(pool, queries, size):
         index = SearchIndex(
@@ -125,6 +131,7 @@ def routing_rows(root: Path | None = None) -> Iterator[Row]:
     found = root or directory()
     if found is None:
         return
+    yield public_turns_row(found)
     ways = {"words": Ranker()}
     model = load_minilm()
     if model is not None:
@@ -132,6 +139,14 @@ def routing_rows(root: Path | None = None) -> Iterator[Row]:
     for how, ranker in ways.items():
         for size in SIZES:
             yield _row(how, size, measured(ranker, found, size))
+
+
+def public_turns_row(root: Path) -> Row:
+    """Measure a conversation of public requests over the first public library of 1,000 that holds their skills."""
+    skills, asked = next(libraries(*read_set(root), 1_000))
+    real = [query["query"] for query in asked if query["kind"] in REAL]
+    library = [(skill["name"], skill["description"]) for skill in skills]
+    return turns_row("1,000 public skills and requests", library, real[:TURNS])
 
 
 def _row(how: str, size: int, counts: dict[str, Counter[str]]) -> Row:

@@ -15,6 +15,7 @@ from library import write_library
 from measure import Row, compare, seconds
 from minilm import load_minilm
 from suggesting import HALVES, SIZES, Quality, libraries, quality, requests
+from turns import TURNS, turns_row
 
 from deepskills import SkillsManager, SkillsMiddleware, generate_skill_md
 from deepskills._catalog.ranking import Ranker
@@ -31,6 +32,7 @@ def suggestion_rows() -> Iterator[Row]:
     if model is not None:
         yield from _quality_rows("words and MiniLM", Ranker(model, seconds=FOREVER), 0.98)
     yield token_row()
+    yield written_turns_row()
     yield from manager_rows()
 
 
@@ -104,6 +106,13 @@ def token_row() -> Row:
         max(mine) <= 1.5 * min(mine),
         {str(size): count for size, count in zip(SIZES, mine, strict=True)},
     )
+
+
+def written_turns_row() -> Row:
+    """Measure a conversation of the requests written here."""
+    library = [(document.name.lower(), document.description) for document in libraries(1_000)[0]]
+    asked = [case["request"] for case in requests("dev") if case["expect"]]
+    return turns_row("1,000 skills", library, asked[:TURNS])
 
 
 def manager_rows() -> Iterator[Row]:

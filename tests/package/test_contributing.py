@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,34 @@ def test_ci_runs_on_every_supported_python() -> None:
     [run] = [step for step in whole if step.get("run") == ".ci/run"]
     assert "env" not in run, "without a Python that is named, it runs everything"
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True)
+
+
+def test_the_floor_of_coverage_holds_in_ci() -> None:
+    """A job measures coverage by the target that compares it with the floor in `pyproject.toml`."""
+    steps = read_yaml(".github/workflows/ci.yml")["jobs"]["coverage"]["steps"]
+    assert "make coverage" in [step.get("run") for step in steps]
+    assert PROJECT["tool"]["coverage"]["report"]["fail_under"] >= 90
+
+
+def test_a_release_knows_its_address(tmp_path: Path) -> None:
+    """The package that is published names the repository it comes from, and no link of its README is relative."""
+    for name in ("README.md", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    script, address = ROOT / ".github" / "absolute_links.py", "https://host.example/owner/name"
+    subprocess.run([sys.executable, str(script), address, "v1"], cwd=tmp_path, check=True)
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    links += re.findall(r"^\[[\w-]+\]: (\S+)$", text, flags=re.MULTILINE)
+    links += re.findall(r'(?:href|src)="([^"]+)"', text)
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert f'src="{address}/raw/v1/docs/pictures/demo.svg"' in text
+    assert f"[checks]: {address}/blob/v1/docs/how-to/checked-skills.md" in text
+    published = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))
+    assert published["project"]["urls"]["Repository"] == address
+    runs = [step.get("run", "") for step in read_yaml(".github/workflows/release.yml")["jobs"]["build"]["steps"]]
+    [found] = [number for number, run in enumerate(runs) if "absolute_links.py" in run]
+    assert any("python -m build" in run for run in runs[found:])
 
 
 def test_workflows_pin_their_actions() -> None:

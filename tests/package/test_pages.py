@@ -6,8 +6,10 @@ that cannot run so says in its first line what it needs, `# needs: ...`; those a
 instead.
 """
 
+import asyncio
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -20,8 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deepagents.middleware.summarization import SummarizationMiddleware as DeepAgentsSummarizationMiddleware
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGenerationChunk
+from langgraph.checkpoint.memory import InMemorySaver
 
-from deepskills.testing import ScriptedChatModel
+from deepskills.testing import ScriptedChatModel, call_tools
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,6 +39,8 @@ FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```", flags=re.DOTALL | re.M
 SHELL = {"console", "sh"}
 MODEL = '"anthropic:claude-sonnet-5"'
 KEY = "ANTHROPIC_API_KEY"
+INSTALL = "Python 3.11 or newer, and a network"
+"""What a block needs that installs the package, which is here, and then uses it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Reader:
 
     def __init__(self, page: Path, place: Path) -> None:
         self._page, self._place = named(page), place
-        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self.names: dict[str, Any] = {"__name__": "__main__"}
         self.model: ScriptedChatModel | None = None
         self.printed = io.StringIO()
 
@@ -71,25 +83,25 @@ class Reader:
             file = self._place / block.title
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.text, encoding="utf-8")
-            self._names["__file__"] = str(file)
+            self.names["__file__"] = str(file)
         if block.kind == "python":
             self._run(block)
-        elif block.kind in SHELL and block.needs is None:
-            self._type(block.text)
+        elif block.kind in SHELL and block.needs in (None, INSTALL):
+            self._type(re.sub(r"^(?:# needs|pip install) .*\n", "", block.text, flags=re.MULTILINE))
 
     def _run(self, block: Block) -> None:
         text = block.text
         if block.needs is not None:
             if KEY not in block.needs:
                 return
-            # Nobody here has a key; the rest of the block must still be right.
-            self.model = self._names["scripted_model"] = ScriptedChatModel(replies=[])
+            # There is no key here; the rest of the block must still be right.
+            self.model = self.names["scripted_model"] = ScriptedChatModel(replies=[])
             text = text.replace(MODEL, "scripted_model")
-        known = set(self._names)
+        known = set(self.names)
         with contextlib.redirect_stdout(self.printed):
-            exec(compile(text, self._page, "exec"), self._names)
-            for name in [name for name in self._names if name.startswith("test_") and name not in known]:
-                self._names[name]()  # as pytest would
+            exec(compile(text, self._page, "exec"), self.names)
+            for name in [name for name in self.names if name.startswith("test_") and name not in known]:
+                self.names[name]()  # as pytest would
 
     def _type(self, text: str) -> None:
         """Type the commands of a block; what follows a command behind a `$` is what it prints."""
@@ -133,7 +145,7 @@ NEEDING = {
     "ANTHROPIC_API_KEY": "run here with a scripted model",
     "ANTHROPIC_API_KEY, or any other model": "run here with a scripted model",
     "a key for the agent's model": "`tests/evals` measure agents with scripted models",
-    "Python 3.11 or newer, and a network": "`make test-wheel` installs the package",
+    INSTALL: "`make test-wheel` installs the package; the other commands of such a block run here",
     "a network": "`make test-wheel` installs the package with each extra",
     "a network, and a key in .env": "`make test-server` starts that project",
     "a checkout": "`.ci/run` runs both",
@@ -190,3 +202,48 @@ def test_a_page_can_be_pasted(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     for name in sys.modules.keys() - modules:
         if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+def test_the_endpoint_of_the_page_streams_the_answer_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client sees what the agent's model writes: no summarizer's tokens, no skill, no tool's answer, no question."""
+    page = ROOT / "docs" / "how-to" / "deploy-fastapi.md"
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(page, tmp_path)
+    for block in blocks(page):
+        reader.follow(block)
+    names = reader.names
+    backend = names["backend"]
+    for summarizer in (SummarizationMiddleware, DeepAgentsSummarizationMiddleware):
+        options: dict[str, Any] = {} if summarizer is SummarizationMiddleware else {"backend": backend}
+        unused = [AIMessage("A summary of what was said.")] * 9
+        summary = GenericFakeChatModel(messages=(unused.pop() for _ in range(9)))
+        load = call_tools(("load_skill", {"skill_name": "csv-report"}))
+        names["agent"] = create_agent(
+            StreamingModel(messages=iter([AIMessage("First answer."), load, AIMessage("The second answer.")])),
+            middleware=[
+                summarizer(model=summary, trigger=("messages", 3), keep=("messages", 1), **options),
+                names["skills"],
+            ],
+            checkpointer=InMemorySaver(),
+        )
+        asyncio.run(names["try_it"]())
+        parts = [json.loads(line[6:]) for line in asyncio.run(names["try_it"]()).splitlines() if line]
+        assert len(unused) < 9, "nothing was summarized"
+        assert [part["type"] for part in parts].count("skill.loaded") == 1
+        assert "".join(part["text"] for part in parts if part["type"] == "token") == "The second answer."
+
+
+class StreamingModel(GenericFakeChatModel):
+    """A chat model of LangChain's for tests that streams its answers word by word, and calls of tools as well."""
+
+    def bind_tools(self, tools: Any, **_options: Any) -> Any:  # noqa: ARG002 - LangChain's signature
+        return self
+
+    def _stream(self, *_args: Any, **_options: Any) -> Iterator[ChatGenerationChunk]:
+        message = next(self.messages)
+        assert isinstance(message, AIMessage)
+        for call in message.tool_calls:
+            chunk = tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=0)
+            yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[chunk]))
+        for word in re.findall(r"\S+ ?", message.text):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))

@@ -7,7 +7,7 @@ from pathlib import Path
 import typing_api
 
 import deepskills
-from deepskills import SkillsManager
+from deepskills import SkillsManager, generate_skill_md
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +45,13 @@ def test_what_the_type_checkers_accept_also_runs(tmp_path: Path) -> None:
     assert "pdf-forms" in state
     refused, absent, missing = typing_api.errors(SkillsManager.from_directory(tmp_path / "skills"))
     assert (refused[:8], absent[:7], missing[:9]) == ("refused:", "absent:", "no skill:")
+
+
+def test_pages_say_which_context_a_middleware_is_for(tmp_path: Path) -> None:
+    """Where a page passes `context_schema`, its middleware names that class, as type checkers want it."""
+    (tmp_path / "ada" / "skills" / "notes").mkdir(parents=True)
+    (tmp_path / "ada" / "skills" / "notes" / "SKILL.md").write_text(generate_skill_md("notes", "Takes notes."))
+    assert "- **notes**" in typing_api.per_user(tmp_path)
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "context_schema=Context" in page.read_text("utf-8")]
+    assert len(pages) > 5
+    assert [page.name for page in pages if "[Context](" not in page.read_text(encoding="utf-8")] == []

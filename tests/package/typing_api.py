@@ -5,6 +5,7 @@ A list of different middleware needs the annotation that is shown here: type che
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -242,6 +243,23 @@ def agents(folder: Path) -> tuple[list[str], list[str]]:
     agent.invoke(question(), thread)
     messages: list[BaseMessage] = state["messages"]
     return [message.text for message in messages if isinstance(message, AIMessage)], loaded(state)
+
+
+@dataclass
+class Context:
+    """Who a run is for."""
+
+    user: str
+
+
+def per_user(folder: Path) -> str:
+    """Give each user their own skills, by a context that type checkers know."""
+    backend = FilesystemBackend(root_dir=folder, virtual_mode=True)
+    skills = SkillsMiddleware[Context](backend=backend, sources=lambda runtime: [f"/{runtime.context.user}/skills"])
+    model = ScriptedChatModel(replies=[])
+    agent = create_agent(model, middleware=[skills], context_schema=Context)
+    agent.invoke({"messages": [{"role": "user", "content": "Hello."}]}, context=Context("ada"))
+    return model.requests[0].system
 
 
 class Question(TypedDict):

@@ -33,7 +33,7 @@ from deepskills._skillmd.keys import (
     lets_models_start,
 )
 from deepskills._skillmd.names import meant, name_key
-from deepskills._skillmd.problems import problem
+from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._skillmd.text import is_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
@@ -278,13 +278,10 @@ class Readings:
         # Bounded on their own: all checks that count are kept.
         checks = {"checks": shorten_checks(kept.pop("checks"))} if "checks" in kept else {}
         problems = tuple(reading.problems)
-        # The largest goes first, so that one bloated key does not cost the others: entries stay in memory for every
-        # skill. To measure takes time.
-        is_long = not _is_short(kept)
-        while is_long and kept and _size(kept) > MAX_KEPT_CHARACTERS:
-            largest = max(kept, key=lambda key: _size(kept[key]))
-            del kept[largest]
-            problems = (*problems, problem(path, "frontmatter-key-too-large", key=largest))
+        if not _is_short(kept):  # To measure takes time.
+            too_large = _pop_largest(kept)
+            if too_large:
+                problems = (*problems, problem(path, "frontmatter-key-too-large", keys=listed(too_large)))
         return Reading(reading.metadata, problems, digest, {**kept, **checks}, beginning, sha256=sha256)
 
 
@@ -337,8 +334,22 @@ def _is_short(frontmatter: Mapping[str, Any]) -> bool:
     return len("".join(texts)) + 8 * len(texts) < MAX_KEPT_CHARACTERS // 4
 
 
-def _size(value: object) -> int:
-    return len(json.dumps(value, ensure_ascii=False))
+def _pop_largest(kept: dict[str, Any]) -> list[str]:
+    """Take the largest keys out of frontmatter until the rest is within the limit, and return them.
+
+    So one bloated key does not cost the others: entries stay in memory for every skill. Each key is measured once,
+    since a file may have thousands.
+    """
+    sizes = {key: len(json.dumps({key: value}, ensure_ascii=False)) for key, value in kept.items()}
+    together = sum(sizes.values())
+    popped = []
+    for key in sorted(sizes, key=lambda key: sizes[key], reverse=True):
+        if together <= MAX_KEPT_CHARACTERS:
+            break
+        together -= sizes[key]
+        del kept[key]
+        popped.append(key)
+    return popped
 
 
 def _weigh(reading: Reading) -> int:

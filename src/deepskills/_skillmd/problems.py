@@ -79,7 +79,7 @@ _ERRORS = {
     ),
     "mcp-entry-invalid": "An entry of the MCP server {label} is not used: {reason}. Its operator has to correct it.",
     "mcp-dynamic": (
-        'The MCP server {label} does not say what is in this skill ("dynamic"), so nobody can tell what would be read. '
+        'The MCP server {label} does not say what is in this skill ("dynamic"), so what would be read is unknown. '
         "Pass `dynamic=True` to McpSkills to use such skills anyway."
     ),
     "mcp-too-large": "A skill of the MCP server {label} is too large: {reason}. Its operator has to divide it.",
@@ -108,7 +108,7 @@ _ERRORS = {
     "skill-path-not-text": (
         "The path is not text (UTF-8), so the skill can be neither shown nor asked for. Rename the directory."
     ),
-    "skill-refused": "The skill was not loaded: {reason}. Ask whoever runs the agent.",
+    "skill-refused": "The skill was not loaded: {reason}. Ask the operator of the agent.",
     "pin-unknown": (
         "No usable skill is named {name}, so nothing was pinned. Use a name from the catalog, "
         "or see the other problems."
@@ -256,7 +256,7 @@ _WARNINGS = {
     ),
     "skill-gone": "The loaded skill {name} no longer exists and was unloaded. Load another, or restore its file.",
     "frontmatter-key-too-large": (
-        "The frontmatter key `{key}` is too large to be kept with the catalog and is ignored. Shorten it."
+        "The frontmatter is too large to be kept with the catalog, so its largest keys are ignored: {keys}. Shorten it."
     ),
     "invocation-unreadable": (
         "`agents/openai.yaml` cannot be read ({reason}), so it does not say who may start the skill. Repair the file, "

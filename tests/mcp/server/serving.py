@@ -67,7 +67,7 @@ def middleware(path: str) -> SkillsExtension:
 
 
 def own(path: str) -> Any:
-    """Return somebody's own server, with a tool and a resource of its own beside the skills."""
+    """Return a server of one's own, with a tool and a resource of its own beside the skills."""
     from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - only here
 
     it = SkillsExtension(Path(path))
@@ -76,6 +76,11 @@ def own(path: str) -> Any:
     @server.resource("memo://today")  # type: ignore[untyped-decorator]
     def memo() -> str:
         return "Buy milk."
+
+    @server.tool()  # type: ignore[untyped-decorator]
+    def today() -> str:
+        """Return the day."""
+        return "Monday"
 
     return server
 

@@ -1,8 +1,6 @@
 """The official conformance suite of the extension: our server and our host pass it without failure or warning."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 from test_mcp_server import environment, http
 
 from support import write_files
+from support.npm import run_npm
 
 PACKAGES = ("node@22", "@modelcontextprotocol/conformance@0.2.0-alpha.12")
 PLACE = Path(__file__).parents[3] / ".cache" / "conformance"
@@ -51,22 +50,7 @@ def suite() -> list[str]:
     """Install the suite and give the command that runs it; skip where there is no npm, except in CI."""
     program = PLACE / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
     if not program.exists():
-        npm = shutil.which("npm")
-        if npm is None and not os.environ.get("CI"):
-            pytest.skip("the conformance suite needs npm")
-        assert npm is not None, "the conformance suite needs npm"
-        PLACE.mkdir(parents=True, exist_ok=True)
-        for is_last in (False, True):
-            # A mirror may fail once.
-            done = subprocess.run(
-                [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(PLACE), *PACKAGES],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode == 0:
-                break
-            assert not is_last, done.stderr[-2000:]
+        run_npm("install", "--no-save", "--no-audit", "--no-fund", "--prefix", ".", *PACKAGES, place=PLACE)
     return [str(PLACE / "node_modules" / ".bin" / "node"), str(program)]
 
 
