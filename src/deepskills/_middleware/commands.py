@@ -5,7 +5,7 @@ They stand in the conversation as messages of their own. Budgets count them and 
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import AnyMessage
@@ -13,6 +13,7 @@ from langgraph.types import Overwrite
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import closest_names
+from deepskills._io.plan import in_worker
 from deepskills._middleware.events import SkillRefused
 from deepskills._middleware.loading import LoadRequest, build_pin, load
 from deepskills._middleware.reporting import emit, origin_of
@@ -33,6 +34,9 @@ MAX_STACKED = 6
 MAX_PIN_PROBLEMS = 50
 """How many unknown pins are named, each in a problem of its own."""
 
+MAX_HINTS = 5
+"""For how many of them the closest names are looked for: each is compared with the whole library."""
+
 MAX_COMMAND_LENGTH = 1 + MAX_SHOWN_NAME_LENGTH
 """Longest slash command: no name is longer."""
 
@@ -49,7 +53,9 @@ async def load_for_user(run: Run) -> dict[str, Any]:
     if not pins and not loads and not waiting:
         return {}
     await find_view(run)
-    requests = [*_find_pins(pins, run), *_find_waiting(loads, run)]
+    unknown: list[str] = []
+    requests = [*_find_pins(pins, run, unknown), *_find_waiting(loads, run, unknown)]
+    await _report_unknown(unknown, run)
     for message in waiting:
         requests += _find_commands(message, run)
     # Cleared in any case: a refusal is reported once and not tried before every model call.
@@ -82,9 +88,8 @@ def _place_required(loads: Mapping[str, Any], run: Run) -> list[AnyMessage]:
     return messages
 
 
-def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
-    """Yield the skills that are to be pinned; unknown names become problems."""
-    unknown = []
+def _find_pins(pins: object, run: Run, unknown: list[str]) -> Iterator[LoadRequest]:
+    """Yield the skills that are to be pinned; unknown names are added to `unknown`."""
     # What is not a list asks for nothing.
     for item in pins if isinstance(pins, list) else ():
         given: Mapping[str, Any] = item if isinstance(item, Mapping) else {"name": item}
@@ -99,31 +104,34 @@ def _find_pins(pins: object, run: Run) -> Iterator[LoadRequest]:
         else:
             given_arguments = str(arguments) if isinstance(arguments, str | int | float) else ""
             yield LoadRequest(entry, given_arguments, "pin", is_limited=False)
-    unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in unknown))
-    for name in unknown[:MAX_PIN_PROBLEMS]:
-        run.problems.append(problem(name, "pin-unknown", name=_quote_unknown(name, run)))
-    if len(unknown) > MAX_PIN_PROBLEMS:
-        more = f"{len(unknown) - MAX_PIN_PROBLEMS} more names"
-        run.problems.append(problem("pinned_skills", "pin-unknown", name=more))
 
 
-def _quote_unknown(name: str, run: Run) -> str:
-    """Return a name that no skill has, with the closest that there are."""
-    closest = closest_names([entry.name for entry in run.known_view.visible], name)
-    return f"{quoted(name)} (did you mean {listed(closest)}?)" if closest else quoted(name)
-
-
-def _find_waiting(loads: Mapping[str, Any], run: Run) -> Iterator[LoadRequest]:
-    """Yield the skills that extensions asked for; never one that only the user may start."""
+def _find_waiting(loads: Mapping[str, Any], run: Run, unknown: list[str]) -> Iterator[LoadRequest]:
+    """Yield the skills that extensions asked for, never one that only the user may start; others go to `unknown`."""
     for name, waiting in loads.items():
         if "message" in waiting:
             continue
         entry = run.known_view.find_visible(name)
         if entry is None:
-            shown = name[:MAX_SHOWN_NAME_LENGTH]
-            run.problems.append(problem(shown, "pin-unknown", name=_quote_unknown(shown, run)))
+            unknown.append(name)
         else:
             yield LoadRequest(entry, waiting["arguments"], waiting["trigger"], is_limited=False)
+
+
+async def _report_unknown(asked: Iterable[str], run: Run) -> None:
+    """Report the names that no skill has, the first of them with the closest names that there are."""
+    unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in asked))
+    if not unknown:
+        return
+    known = [entry.name for entry in run.known_view.visible]
+    hinted = unknown[:MAX_HINTS]
+    closest = await in_worker(lambda: {name: closest_names(known, name) for name in hinted}, len(hinted) * len(known))
+    for name in unknown[:MAX_PIN_PROBLEMS]:
+        hint = f" (did you mean {listed(closest[name])}?)" if closest.get(name) else ""
+        run.problems.append(problem(name, "pin-unknown", name=f"{quoted(name)}{hint}"))
+    if len(unknown) > MAX_PIN_PROBLEMS:
+        more = f"{len(unknown) - MAX_PIN_PROBLEMS} more names"
+        run.problems.append(problem("pinned_skills", "pin-unknown", name=more))
 
 
 def _find_commands(message_id: str, run: Run) -> list[LoadRequest]:
