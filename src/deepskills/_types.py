@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 # LangGraph builds JSON schemas through pydantic, which before Python 3.12 takes
 # only this TypedDict; langchain-core always brings the package along.
-from annotated_types import Ge, Len
+from annotated_types import Ge
 from typing_extensions import TypedDict
 
 MAX_SKILL_FILE_BYTES = 10 * 1024 * 1024
@@ -231,19 +231,7 @@ class LoadRecord(TypedDict):
 
 
 class CatalogRecord(TypedDict):
-    """What state keeps of the catalog: enough to recognise it. The skills themselves stand in `skills_metadata`."""
-
-    sources: list[Annotated[list[str], Len(2, 2)]]
-    """Path and label of each source that was searched."""
+    """What state keeps of the catalog: enough to recognize it. The skills themselves stand in `skills_metadata`."""
 
     fingerprint: str
     """Digest over every entry's path, source and file digest: a process that has made this catalog recognizes it."""
-
-    copy: str
-    """Digest of the copy in `skills_metadata`, so that a process whose source is down can tell it from a forged one."""
-
-    restrictions: dict[str, dict[str, str]]
-    """By skill, the frontmatter that restricts who may start it; it holds even while its file cannot be read."""
-
-    origins: NotRequired[dict[str, SkillOrigin]]
-    """By skill, the origin of those that were served from elsewhere."""

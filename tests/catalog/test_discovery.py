@@ -99,7 +99,7 @@ class Tree:
                 parse_sources(sources),
                 directories=DirectoryProvider(max_depth),
                 readings=memory,
-                catalogs=Catalogs(memory),
+                catalogs=Catalogs(),
                 known=known,
             )
         )
@@ -486,7 +486,7 @@ def look(*sources: SkillSource, readings: Readings | None = None) -> SourceScan:
         return parse_sources(sources), None
 
     memory, directories = readings or Readings(), DirectoryProvider(1)
-    return SourceScan(ScanSettings(lambda: directories, memory, Catalogs(memory)), of_run)
+    return SourceScan(ScanSettings(lambda: directories, memory, Catalogs()), of_run)
 
 
 def test_only_skill_files_of_the_sources_may_be_read() -> None:
@@ -556,7 +556,7 @@ def test_sources_that_cannot_be_resolved_are_the_reason() -> None:
         return [], "directory service is away"
 
     memory, directories = Readings(), DirectoryProvider(1)
-    seen = SourceScan(ScanSettings(lambda: directories, memory, Catalogs(memory)), failing)
+    seen = SourceScan(ScanSettings(lambda: directories, memory, Catalogs()), failing)
     refusals = Tree({}).drive(seen.refusals([entry_at("/s/a/SKILL.md")]))
     assert "directory service is away" in refusals["evil"]
 
@@ -596,45 +596,35 @@ def test_the_record_of_a_catalog_is_small_plain_data_that_names_it() -> None:
     """What state keeps passes through JSON unchanged, and names the very catalog to the process that made it."""
     readings = Readings()
     owner = InlineBackend([])
-    catalogs = Catalogs(readings, owner)
+    catalogs = Catalogs(owner)
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
     made = catalogs.remember(entries, [Source("/s", "S"), Source("/t", "Label")])
     record = json.loads(json.dumps(made.record))
     assert record == made.record
-    assert record["sources"] == [["/s", "S"], ["/t", "Label"]]
-    assert len(json.dumps(record)) < 300
+    assert len(json.dumps(record)) < 100
     assert catalogs.recognize(record) is made
-    assert Catalogs(readings, owner).recognize(record) is made, "another middleware on the same backend knows it too"
+    assert Catalogs(owner).recognize(record) is made, "another middleware on the same backend knows it too"
 
 
-def test_a_process_that_has_not_made_a_catalog_takes_no_powers_from_state() -> None:
-    """What stands for a source that is down counts as unread and keeps what restricts; a forged copy is nothing."""
-    text = skill_md("a", allowed_tools="Bash", metadata={"include_tools": "rm"}, disable_model_invocation="true")
-    catalog = Tree({"/s/a/SKILL.md": text}).discover("/s").catalog
-    stranger = Catalogs(Readings())
-    assert stranger.recognize(catalog.record) is None
-    [entry] = stranger.restore(catalog.record, catalog.copy_skills()).entries
-    assert (entry.name, entry.source, entry.is_read) == ("a", "/s", False)
-    assert "disable-model-invocation" in entry.frontmatter, "what restricts stays"
-    [skill] = catalog.copy_skills()
-    forged: list[Any] = [None, 5, "text", {}, [5], [{**skill, "path": "/etc/passwd"}], [skill, skill], [], [{}]]
-    assert [copy for copy in forged if stranger.restore(catalog.record, copy).entries] == []
+def test_a_process_that_has_not_made_a_catalog_takes_nothing_from_state() -> None:
+    """A record names a catalog and holds none: another process has to look for itself."""
+    catalog = Tree({"/s/a/SKILL.md": skill_md("a")}).discover("/s").catalog
+    assert Catalogs().recognize(catalog.record) is None
+    assert "a" not in json.dumps(list(catalog.record.values())).replace(catalog.fingerprint, "")
 
 
 def test_a_forged_record_gives_nothing() -> None:
     """Whatever state holds in the place of a catalog, nothing is raised; only catalogs of this process are trusted."""
     readings = Readings()
-    catalogs = Catalogs(readings)
+    catalogs = Catalogs()
     entries = [readings.entry(readings.read("/s/a/SKILL.md", skill_md("a").encode()), "/s")]
     made = catalogs.remember(entries, [Source("/s", "S")])
     good: Any = made.record
     records: list[Any] = [None, 5, "text", [], {}, {"sources": []}, {**good, "more": 1}, {**good, "sources": "/"}]
-    records += [{**good, "sources": [["/s"]]}, {**good, "sources": [["/s", 5]]}, {**good, "sources": [["/", "S"]]}]
     records += [{**good, key: value} for key in good for value in (None, 5, "", "[" * 100_000, [1], {"a": 1})]
     for record in records:
         names_it = isinstance(record, dict) and record.get("fingerprint") == made.fingerprint
         assert catalogs.recognize(record) is (made if names_it else None), record
-        assert not any(entry.is_read for entry in Catalogs(Readings()).restore(record, made.copy_skills()).entries)
 
 
 # The memory of parsed files.

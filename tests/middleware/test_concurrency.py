@@ -115,7 +115,7 @@ def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(readings, "read_skill", slow)
     shared = readings.Readings()
-    catalogs = Catalogs(shared)
+    catalogs = Catalogs()
     files = {f"/skills/{name_of(number)}/SKILL.md": skill_md(name_of(number)).encode() for number in range(3)}
     gate = threading.Barrier(4)
 

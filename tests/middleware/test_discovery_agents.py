@@ -920,6 +920,28 @@ def test_a_source_that_is_down_when_another_process_goes_on_keeps_its_entries(
     assert later.problems == [(sources[kind], "source-failed", "error")]
 
 
+@both_modes
+def test_a_process_that_never_read_a_source_which_is_down_keeps_what_is_loaded(mode: Mode, tmp_path: Path) -> None:
+    """State tells no process what a skill is: it lists none of that source, keeps the load, and finds all later."""
+    write_files(tmp_path, LAYERS)
+    saver = InMemorySaver()
+    first = Chat(
+        mode,
+        SkillsMiddleware(backend=Switchable(tmp_path), sources=["/base", "/user"]),
+        call_tools(("load_skill", {"skill_name": "only-user"})),
+        saver=saver,
+    )
+    before = shown(first.say())
+    backend = Switchable(tmp_path)
+    backend.down["/user"] = failing()
+    later = Chat(mode, SkillsMiddleware(backend=backend, sources=["/base", "/user"]), saver=saver)
+    assert sorted(shown(later.say())) == ["only-base", "shared"]
+    assert later.state["skills_loaded"] == ["only-user"]
+    assert "Instructions of only-user." in later.model.requests[0].text
+    backend.down.clear()
+    assert shown(later.say()) == before
+
+
 @pytest.mark.parametrize("source", ["skills", "./skills"])
 def test_a_relative_source_on_a_virtual_backend_is_kept_by_another_process_too(
     mode: Mode, source: str, tmp_path: Path

@@ -570,6 +570,20 @@ def test_whatever_varies_by_run_is_known_from_the_thread(mode: Mode, make: Any, 
         assert (told.stopped, told.code) == ("loaded", "not-loaded")
 
 
+@both_modes
+def test_another_process_knows_why_a_skill_was_hidden_where_only_a_run_can_list_it(mode: Mode, tmp_path: Path) -> None:
+    """By its author, or by its `paths`: what the run found stands on the thread, as no other can ask for it."""
+    gamma = skill_md("gamma", paths="src/**")
+    write_files(tmp_path, {"one/alpha/SKILL.md": USER_ONLY, "one/beta/SKILL.md": BETA, "one/gamma/SKILL.md": gamma})
+    state = thread(SkillsMiddleware(backend=disk(tmp_path), sources=sources_of), "Done.")
+    for process in (SkillsMiddleware(backend=disk(tmp_path), sources=sources_of) for _ in range(2)):
+        told = {each.skill: each for each in explain(mode, process, state)}
+        assert told["beta"].code == "not-loaded"
+        assert (told["alpha"].code, told["gamma"].code) == ("user-only", "user-only")
+        assert "its author" in told["alpha"].message
+        assert "its `paths`" in told["gamma"].message
+
+
 def test_a_tool_may_ask_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """The state of the run is enough, also what was called in this very turn."""
     skills = simple(tmp_path)

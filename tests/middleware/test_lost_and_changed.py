@@ -200,9 +200,9 @@ def test_a_text_that_cannot_be_recovered_is_told_to_all(
             continue
         with caplog.at_level(logging.ERROR, "deepskills"):
             events = stream(mode, agent, COMPACTED, config)
-    assert without_origin(events) == [
-        {"type": "skill.unloaded", "skill": "alpha", "reason": "OSError: the disk is away"}
-    ]
+    [event] = without_origin(events)
+    assert (event["type"], event["skill"]) == ("skill.unloaded", "alpha")
+    assert "OSError: the disk is away" in event["reason"]
     assert (events[0]["source"], events[0]["trigger"]) == ("/skills", "system")
     assert [record.getMessage() for record in caplog.records if "the disk is away" in record.getMessage()] != []
     assert "[Loaded]" not in model.requests[-1].system

@@ -3,7 +3,7 @@
 `SkillEntry` is what the rest of the library knows of a skill. `Readings` remembers files by path and digest: an
 unchanged file is parsed once per process, and the digest is also how a changed file is noticed and how a claim in state
 is checked. `Catalog` holds the entries of a run, and `Catalogs` those that this process has made: the theory above them
-says when a catalog that comes back from state is believed.
+says when a catalog that state names is trusted.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
 from deepskills._catalog.search import beginning_of
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._io.plan import lies_under, parent
+from deepskills._io.plan import parent
 from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
 from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import shorten_checks
@@ -37,9 +37,6 @@ from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._skillmd.text import is_text
 from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 Visibility: TypeAlias = Literal["always", "on", "name-only", "user-only", "off"]
 """How visible a skill is in a run, from everything to nothing; by `"always"` an operator overrules its author."""
@@ -376,28 +373,23 @@ def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], be
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# The catalog: the skills that discovery found, and what it takes to believe a catalog that comes back from state.
+# The catalog: the skills that discovery found, and what it takes to trust a catalog that state names.
 #
 # Theory of operation
 # -------------------
 #
 # A run ends and the next one begins, perhaps in another process. Listing the sources again each time would be correct
 # and slow, so state names the catalog that discovery found, by a fingerprint: a digest over what lies where and over
-# each file's own digest. What a skill *is* comes from its source alone, so two questions are asked:
+# each file's own digest. What a skill *is* comes from its source alone, so state is asked one question: did this
+# process make that catalog? `Catalogs.remember` keeps each one that discovery produced, under its fingerprint, and
+# `recognize` returns the very object that was made. Otherwise the sources are listed. A source that fails then keeps
+# what the process knew of it; a process that knew nothing shows none of its skills until it works again, while what is
+# loaded keeps its limits by its record (`Run.use`).
 #
-# 1. *Did this process make that catalog?* `Catalogs.remember` keeps each catalog that discovery produced, per backend,
-#    under its fingerprint. Then it is the very object that was made (`recognize`). Otherwise the sources are listed.
-# 2. *If a source cannot be listed, what may still be shown?* `restore` takes the skills of that source from
-#    `skills_metadata`, if that is the copy which the record names: callers may write that key by their input. Of the
-#    frontmatter only what restricts is kept. So a source that is down keeps the names it had, until a look at it
-#    decides.
+# Memory is per backend, or per invocation where it holds what a scan found (`SourceScan`): two users' states may hold
+# the same record while only one may see those skills.
 #
-# Two rules keep this right. First, memory is per backend, or per invocation where it holds what a scan found
-# (`SourceScan`): two users' states may hold the same record while only one may see those skills. Second, an entry that
-# only state vouches for says so (`is_read` is unset), and what grants something asks for that: such an entry is shown,
-# never obeyed.
-#
-# `SourceScan` in `discovery.py` asks these questions for a run, and decides in addition which *paths* may be read.
+# `SourceScan` in `discovery.py` asks that question for a run, and decides in addition which *paths* may be read.
 # --------------------------------------------------------------------------------------------------------------------
 
 
@@ -406,10 +398,6 @@ MAX_CATALOG_BYTES = 48_000_000
 
 _ENTRY_BYTES = 500
 """What an entry takes in the tables of a catalog, with its place in the tables by name."""
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_ROWS_AT_ONCE = 50
-
 
 _serials = itertools.count()
 
@@ -450,18 +438,10 @@ class Catalog:
             entry for entry in self.entries if "paths" in entry.frontmatter and patterns_of(entry.frontmatter["paths"])
         ]
 
-    @cached_property
+    @property
     def record(self) -> CatalogRecord:
         """What state keeps of the catalog."""
-        sources = [[source.path, source.label] for source in self.sources]
-        restrictions = {entry.name: kept for entry in self.entries if (kept := _restrictions_of(entry.frontmatter))}
-        # By which `restore` recognizes the list in `skills_metadata`, so that state holds it only once.
-        copy = _digest_of_copy([entry.skill for entry in self.entries])
-        record = CatalogRecord(sources=sources, fingerprint=self.fingerprint, copy=copy, restrictions=restrictions)
-        origins = {entry.name: entry.origin for entry in self.entries if entry.origin is not None}
-        if origins:
-            record["origins"] = origins
-        return record
+        return CatalogRecord(fingerprint=self.fingerprint)
 
     def find(self, asked: str) -> SkillEntry | None:
         """Return the skill that is meant by a name: exactly, in another case or form, or with marks around it."""
@@ -472,12 +452,7 @@ class Catalog:
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""
-        # Labels too: they are shown in the section.
-        if [(own.path, own.label) for own in self.sources] != [(given.path, given.label) for given in sources]:
-            return False
-        # State keeps no namespaces; the names that they gave tell.
-        prefixes = {given.path: f"{given.namespace}:" for given in sources if given.namespace}
-        return not prefixes or all(e.name.startswith(prefixes.get(e.source, "")) for e in self.entries)
+        return _identify(self.sources) == _identify(sources)
 
     def copy_skills(self) -> list[SkillMetadata]:
         """Return the metadata of all skills, for whoever wants to keep or change it."""
@@ -491,12 +466,17 @@ class Catalog:
         return all(given == entry.skill for given, entry in zip(skills, self.entries, strict=True))
 
 
+def _identify(sources: Iterable[Source]) -> list[tuple[str, str, str]]:
+    # Labels too: they are shown in the section.
+    return [(source.path, source.label, source.namespace) for source in sources]
+
+
 def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> str:
     """Return what identifies a catalog: what lies where, and by which key its provider knows it.
 
     A file's digest stands for everything that was read from it, so no description has to be hashed.
     """
-    parts = [*(part for source in sources for part in (source.path, source.label)), ""]
+    parts = [*(part for source in _identify(sources) for part in source), ""]
     for entry in entries:
         if entry.provided is not None:
             further = entry.provided.key
@@ -506,24 +486,6 @@ def fingerprint_of(entries: Iterable[SkillEntry], sources: Iterable[Source]) -> 
         parts += (entry.name, entry.path, entry.source, entry.digest, further)
     text = "\0".join(parts)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def _restrictions_of(frontmatter: Mapping[str, Any]) -> dict[str, str]:
-    """Return who may start a skill and when, in one spelling, where not everybody always may."""
-    kept = {"disable-model-invocation": "true"} if is_user_only(frontmatter) else {}
-    if not is_user_invocable(frontmatter):
-        kept["user-invocable"] = "false"
-    if "paths" in frontmatter and (patterns := patterns_of(frontmatter["paths"])):
-        kept["paths"] = ", ".join(patterns)
-    return kept
-
-
-def _digest_of_copy(skills: Sequence[SkillMetadata]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    # A few at a time: one call for all of them would keep every other thread from running meanwhile.
-    for start in range(0, len(skills), _ROWS_AT_ONCE):
-        digest.update(_ENCODER.encode(skills[start : start + _ROWS_AT_ONCE]).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 _Made = BoundedCache[str, Catalog]
@@ -545,24 +507,19 @@ def _get_made_for(owner: object) -> _Made:
             return BoundedCache(MAX_CATALOG_BYTES, _weigh_catalog, size_of)
 
 
-# Believing a catalog: see the theory at the top.
+# Trusting a catalog: see the theory at the top.
 
 
 class Catalogs:
     """The catalogs that a process has made, by fingerprint; bounded, safe to share by threads."""
 
-    def __init__(self, readings: Readings, owner: object = None) -> None:
-        self._readings = readings
+    def __init__(self, owner: object = None) -> None:
         self._made = _get_made_for(owner if owner is not None else self)
         self._latest: Callable[[], Catalog | None] = lambda: None
 
     def remember(self, entries: Sequence[SkillEntry], sources: Sequence[Source]) -> Catalog:
         """Return the catalog of what discovery found; the same object as long as nothing changes."""
         fingerprint = fingerprint_of(entries, sources)
-        # Question 1 must never be answered by what question 2 let in.
-        if not all(entry.is_read for entry in entries):
-            # Some of it is only what state claims: it serves this run, and is never taken for a catalog of ours.
-            return Catalog(entries, sources)
         made = self._made.get_or_make(fingerprint, lambda: self._make(entries, sources, fingerprint))
         # A provider may say something else of a skill whose digest is the same.
         if made.entries != tuple(entries) and any(entry.provided is not None for entry in entries):
@@ -584,56 +541,11 @@ class Catalogs:
         """Return the catalog that state names, if this process has made it; `None` if it has to look for itself."""
         return self._made.get(record_key(record))
 
-    def restore(self, record: object, copy: object) -> Catalog:
-        """Return the catalog that state claims to have; no file of it is read, so none of it grants anything.
-
-        It only fills in for a source that cannot be read now. `copy` is `skills_metadata`, which callers may write: it
-        counts only if it is the copy that the record names.
-        """
-        # Question 1 first: what this process made needs no claims.
-        believed = self.recognize(record)
-        if believed is not None:
-            return believed
-        if not _has_shape(record, CatalogRecord) or not _has_shape(copy, list[SkillMetadata]):
-            return Catalog()
-        known, skills = cast("CatalogRecord", record), cast("list[SkillMetadata]", copy)
-        # A caller may have written the list: it must be the one that discovery wrote beside the record.
-        if _digest_of_copy(skills) != known["copy"]:
-            return Catalog()
-        sources = [Source(path, label) for path, label in known["sources"]]
-        restrictions, origins = known["restrictions"], known.get("origins", {})
-        entries = []
-        for skill in skills:
-            # By the path: the last source, as in discovery the later one wins.
-            under = [source.path for source in sources if lies_under(skill["path"], source.path)]
-            kept, origin = {**restrictions.get(skill["name"], {})}, origins.get(skill["name"])
-            entries.append(SkillEntry(skill, under[-1] if under else "", "", kept, is_read=False, origin=origin))
-        return Catalog(entries, sources)
-
 
 def record_key(record: object) -> str:
     """Return the fingerprint that a record in state claims; empty if there is none."""
     key = record.get("fingerprint") if isinstance(record, dict) else None
     return key if isinstance(key, str) else ""
-
-
-def _has_shape(value: object, kind: object) -> bool:
-    """Whether what state holds is of a kind."""
-    # Imported when state is read: the command line has no state, and pydantic would double the time it takes to start.
-    from pydantic import ValidationError  # noqa: PLC0415
-
-    try:
-        _adapter_of(kind).validate_python(value, strict=True)
-    except ValidationError:
-        return False
-    return True
-
-
-@cache
-def _adapter_of(kind: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - a type
-    from pydantic import TypeAdapter  # noqa: PLC0415
-
-    return TypeAdapter(kind)
 
 
 def _copy(skill: SkillMetadata) -> SkillMetadata:

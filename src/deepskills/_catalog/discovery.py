@@ -322,7 +322,7 @@ def format_source_errors(problems: Iterable[SkillProblem]) -> list[str]:
 # Theory of operation
 # -------------------
 #
-# `catalog.py` decides whether a catalog from state is believed. That is not enough to read a file from it: an
+# `catalog.py` decides whether a catalog from state is trusted. That is not enough to read a file from it: an
 # application may have changed its sources since, or give each user other ones, and then yesterday's catalog names paths
 # that today's user must not see. So before any text of a skill is read:
 #
@@ -355,7 +355,7 @@ class ScanSettings:
     catalogs: Catalogs
 
     is_shared: bool = True
-    """Whether every run sees the same sources, so that state may fill in for one that fails."""
+    """Whether every run sees the same sources, so that what one has seen may stand for one that fails."""
 
     varies: bool = False
     """Whether each invocation has to look for itself, whatever its state says."""
@@ -380,6 +380,7 @@ class SourceScan:
         seen: dict[str, Discovery] | None = None,
         runtime: Callable[[], object] = lambda: None,
         loaded: Mapping[str, LoadRecord] | None = None,
+        record: object = None,
     ) -> None:
         self._library = library
         self._runtime = runtime
@@ -387,6 +388,8 @@ class SourceScan:
         self._seen = seen if seen is not None else {}
         self._loaded = loaded or {}
         """What is loaded, by name."""
+        self._record = record
+        """The catalog as state names it."""
         self._directories = library.directories()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
@@ -469,37 +472,25 @@ class SourceScan:
         sources, _ = await self.sources()
         return await find_provided_files(sources, entry, self._caller)
 
-    async def look(self, record: object, copy: object, retried: frozenset[str] = frozenset()) -> Discovery:
-        """List the sources; for one that fails stands what state claims, unless that may be another user's."""
-        known = await self.restore(record, copy) if self._library.is_shared else None
+    async def look(self, retried: frozenset[str] = frozenset()) -> Discovery:
+        """List the sources; for one that fails stands what this process knew, unless that may be another user's."""
+        known = self._library.catalogs.recognize(self._record) if self._library.is_shared else None
         found = await self.discover(known, retried)
         # Under both: hooks before the update is applied see the old record, hooks after it the new one.
-        self._seen[record_key(record)] = self._seen[found.catalog.fingerprint] = found
+        self._seen[record_key(self._record)] = self._seen[found.catalog.fingerprint] = found
         return found
 
-    async def catalog(self, record: object, copy: object) -> Catalog:
-        """Return the catalog that state names, if it can be believed and is of this run's sources; else look.
-
-        `copy` is `skills_metadata`, of use only while a source cannot be read.
-        """
-        if self._library.varies:
-            return await self._in_invocation(record, copy)
-        sources, failure = await self.sources()
-        believed = self._library.catalogs.recognize(record)
-        # While the sources cannot be resolved, the believed catalog stands: its files are still refused by `refusals`.
-        if believed is not None and (failure is not None or believed.is_of(sources)):
-            return believed
-        return await self._in_invocation(record, copy)
-
-    async def _in_invocation(self, record: object, copy: object) -> Catalog:
-        """Return what this invocation has seen with its own eyes."""
-        self.found = self._seen.get(record_key(record)) or await self.look(record, copy)
+    async def catalog(self) -> Catalog:
+        """Return the catalog that state names, if this process made it and it is of this run's sources; else look."""
+        if not self._library.varies:
+            sources, failure = await self.sources()
+            made = self._library.catalogs.recognize(self._record)
+            # While the sources cannot be resolved it stands: its files are still refused by `refusals`.
+            if made is not None and (failure is not None or made.is_of(sources)):
+                return made
+        # What this invocation has seen, or else sees now.
+        self.found = self._seen.get(record_key(self._record)) or await self.look()
         return self.found.catalog
-
-    async def restore(self, record: object, copy: object) -> Catalog:
-        """Return the catalog that state claims to have, without powers; see `Catalogs.restore`."""
-        size = len(copy) if isinstance(copy, list) else 0
-        return await in_worker(lambda: self._library.catalogs.restore(record, copy), size)
 
     async def refusals(self, entries: Sequence[SkillEntry]) -> dict[str, str]:
         """Return which of these skills must not be read, and why; the sources are listed if that may help."""

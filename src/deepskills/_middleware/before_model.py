@@ -123,7 +123,7 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     thread = run.thread
     if not thread.standing.loaded and not thread.unbacked:
         return {}
-    catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.scan.catalog()
     edited = _find_edited(thread.standing, catalog)
     if not edited and not thread.unbacked:
         return {}

@@ -125,7 +125,7 @@ class Memory:
         self._backend = backend
         self._for_search = for_search
         self.readings = Readings(for_search=for_search)
-        self.catalogs = Catalogs(self.readings, backend)
+        self.catalogs = Catalogs(backend)
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
         """What frontmatter and a fixed rule hide, by the serial of a catalog."""
         self._texts: BoundedCache[str, str] = BoundedCache(MAX_TEXT_BYTES)

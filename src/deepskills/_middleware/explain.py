@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from deepskills._catalog.catalog import SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
 from deepskills._middleware.request import build_section_input
@@ -125,8 +125,7 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     if has_runtime or not (settings.varies_by_run or settings.has_judges):
         return await find_view(run)
     # Functions of the runtime cannot be asked for another run, so what they said in it counts.
-    find = run.scan.restore if settings.varies_by_run else run.scan.catalog
-    catalog = await find(thread.catalog, run.state.get("skills_metadata"))
+    catalog = _list_catalog(run) if settings.varies_by_run else await run.scan.catalog()
     kept = {name: hidden["how"] for name, hidden in thread.section("hidden").items()}
     if PARTIAL in kept and not settings.varies_by_run:
         return await find_view(run)
@@ -136,11 +135,25 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
         catalog,
         {name: how for name, how in hidden.items() if how != "always" and name in catalog.by_name},
         lambda: run.thread.problems,
-        frozenset(name for name, trace in judged if "code" in trace),
+        frozenset(name for name, trace in judged if trace.get("code", "").endswith("-failed")),
         frozenset(name for name, how in hidden.items() if how == "always"),
         judges={name: trace["by"] for name, trace in judged if "by" in trace},
+        unmatched={name: "on" for name, trace in judged if trace.get("code") == "paths"},
     )
     return run.view
+
+
+def _list_catalog(run: Run) -> Catalog:
+    """Return the catalog of the thread's latest run: the one that this process made, or else what state says of it."""
+    made = run.settings.memory.catalogs.recognize(run.thread.catalog)
+    if made is not None:
+        return made
+    codes = {name: trace.get("code") for name, trace in run.thread.section("hidden").items()}
+    given = run.state.get("skills_metadata")
+    return Catalog(
+        SkillEntry(skill, "", "", {"disable-model-invocation": codes.get(skill["name"]) == "author"}, is_read=False)
+        for skill in (given if isinstance(given, list) else ())
+    )
 
 
 class _Facts:

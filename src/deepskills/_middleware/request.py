@@ -359,7 +359,7 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
     wishes = [LoadRequest(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
     prepared = await prepare(wishes, run)
     # What no wish was made for is missing from the catalog.
-    found: dict[str, tuple[str, LoadRecord] | str] = dict.fromkeys(names, "it is no longer in the catalog")
+    found: dict[str, tuple[str, LoadRecord] | str] = {name: _explain_absence(records[name], view) for name in names}
     for wish in wishes:
         ready, name = prepared[wish.key], wish.entry.name
         if ready.failure is not None:
@@ -379,6 +379,13 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
         key = run.settings.memory.keep_text(text)
         found[name] = text, {**records[name], "tokens": ready.tokens, "text": key}
     return found
+
+
+def _explain_absence(record: LoadRecord, view: VisibleCatalog) -> str:
+    """Return why a loaded skill is missing from the catalog."""
+    places = (record["path"], record.get("source", ""))
+    reasons = [found["message"] for found in view.problems if found["path"] in places and found["severity"] == "error"]
+    return reasons[0] if reasons else "it is no longer in the catalog"
 
 
 async def _word_changed_refusal(

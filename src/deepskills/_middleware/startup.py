@@ -231,7 +231,7 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     found = None
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
-        found = await run.scan.look(thread.catalog, copy, failed)
+        found = await run.scan.look(failed)
         located = [with_virtual_hint(noted, run.settings.fixed_backend) for noted in found.problems]
         found = replace(found, problems=located)
     await find_view(run, found)

@@ -186,7 +186,7 @@ class SkillsState(AgentState[Any]):
     """A copy of the catalog, for users. Set it to `None` to have skills discovered again at the next run."""
 
     skills_catalog: NotRequired[Annotated[CatalogRecord | None, PrivateStateAttr]]
-    """What discovery found: the only catalog that is believed, and only as far as this process has read the files."""
+    """Names what discovery found: the only catalog that is trusted, and only by a process that has made it."""
 
     skills_load_errors: NotRequired[Annotated[list[str], PrivateStateAttr]]
     """Sources that could not be read, one line each."""
@@ -326,11 +326,14 @@ class Trace(TypedDict):
 
 
 class HiddenTrace(TypedDict):
-    """How a skill was hidden from a run, and which rule or extension hid it."""
+    """How a skill was hidden from a run."""
 
     how: str
     by: NotRequired[str]
+    """The extension that hid it; empty for the operator's function."""
+
     code: NotRequired[str]
+    """The failure that hid it, `author` for its own frontmatter, `paths` where no file was touched that they match."""
 
 
 class ShadowTrace(TypedDict):

@@ -319,7 +319,7 @@ async def _find_disclosed_skill(request: ToolCallRequest, run: Run) -> SkillEntr
     if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
     # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
-    catalog = await run.scan.catalog(run.thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.scan.catalog()
     read = path_of_call(path)
     entry = next((known for known in catalog.with_tools if path_of_call(known.path) == read), None)
     if entry is None or not entry.is_read or not (await find_view(run)).is_shown(entry):

@@ -32,7 +32,7 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
     known = thread.section("touched")
     if not known and not (thread.messages and isinstance(thread.messages[-1], ToolMessage)):
         return {}
-    catalog = await run.scan.catalog(thread.catalog, run.state.get("skills_metadata"))
+    catalog = await run.scan.catalog()
     if not catalog.with_paths:
         return {}
     fresh = [name for name in _find_touched(catalog, thread.messages) if name not in known][: MAX_TOUCHED - len(known)]

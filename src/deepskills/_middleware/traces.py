@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.discovery import Discovery
 from deepskills._io.plan import parent
-from deepskills._middleware.run import Run
+from deepskills._middleware.run import Run, VisibleCatalog
 from deepskills._middleware.state import MARK, MAX_TRACED, Trace, mark_of, newest_traces
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._skillmd.names import name_key
@@ -192,8 +192,8 @@ def _find_quotes(message: str) -> list[str]:
 
 
 def build_hidden_update(run: Run) -> dict[str, Any]:
-    """Return the update that keeps what functions and extensions hid: another process cannot ask them for this run."""
-    if not run.settings.has_judges:
+    """Return the update that keeps what was hidden where another process cannot find that out for this run."""
+    if not run.settings.has_judges and not run.settings.varies_by_run:
         return {}
     view = run.known_view
     judged: dict[str, str] = {**view.broken_hidden, **view.hidden, **dict.fromkeys(view.always, "always")}
@@ -201,12 +201,22 @@ def build_hidden_update(run: Run) -> dict[str, Any]:
     for name, how in itertools.islice(judged.items(), MAX_TRACED):
         by = view.judges.get(name)
         new[name] = {"how": how} if by is None else {"how": how, "by": by}
-        if name in view.unjudged:
-            new[name]["code"] = "extension-failed" if by else "visibility-failed"
+        code = _explain_hidden(name, view)
+        if code is not None:
+            new[name]["code"] = code
     kept = newest_traces("hidden", new)
     if len(kept) < len(judged):
         kept = newest_traces("hidden", {**new, PARTIAL: {"how": "partial"}})
     return _replace("hidden", kept, run)
+
+
+def _explain_hidden(name: str, view: VisibleCatalog) -> str | None:
+    if name in view.unjudged:
+        return "extension-failed" if view.judges.get(name) else "visibility-failed"
+    if name in view.unmatched:
+        return "paths"
+    entry = view.catalog.by_name.get(name)
+    return "author" if entry is not None and entry.is_user_only else None
 
 
 def _replace(section: str, new: Mapping[str, Any], run: Run) -> dict[str, Any]:

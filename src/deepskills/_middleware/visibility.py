@@ -31,14 +31,10 @@ MAX_BROKEN_JUDGED = 1_000
 
 
 async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
-    """Return the skills of a run: what discovery found, or else the catalog that is believed."""
+    """Return the skills of a run: what discovery found, or else the catalog that is trusted."""
     if run.view is not None and found is None:
         return run.view
-    catalog = (
-        found.catalog
-        if found is not None
-        else (await run.scan.catalog(run.thread.catalog, run.state.get("skills_metadata")))
-    )
+    catalog = found.catalog if found is not None else await run.scan.catalog()
     # In a run that has not looked at the sources itself, the problems are those that state remembers.
     looked = found or run.scan.found
     problems = looked.problems if looked is not None else run.thread.problems

@@ -302,7 +302,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
         sources = parse_sources(await _give(self._sources, ctx)) if callable(self._sources) else self._sources
         caller = Caller(lambda: ctx)
-        readings, catalogs = self._readings, Catalogs(self._readings)
+        readings, catalogs = self._readings, Catalogs()
         plan = discover(sources, directories=self._directories, readings=readings, catalogs=catalogs, caller=caller)
         started = time.monotonic()
         found = await adrive(plan, lambda: backend, None, backend)

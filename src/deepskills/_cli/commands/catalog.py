@@ -324,7 +324,7 @@ class _NotedReadings(Readings):
 async def _read(sources: Sequence[Source]) -> LocalCatalog:
     readings = _NotedReadings()
     directories = DirectoryProvider(DEFAULT_DEPTH)
-    discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs(readings))
+    discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs())
     catalog = discovery.catalog
     read = await side_by_side(*(read_contents(entry, DEFAULT_RESOURCE_DEPTH) for entry in catalog.entries))
     contents = {entry.name: found for entry, found in zip(catalog.entries, read, strict=True)}
