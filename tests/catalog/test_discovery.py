@@ -3,13 +3,17 @@
 import gc
 import itertools
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
+
 from deepskills import InlineBackend, OptionalSource, SkillProblem, SkillSource
+from deepskills._catalog import catalog as catalog_module
 from deepskills._catalog.catalog import Catalog, Catalogs, Readings, SkillEntry, digest_of
 from deepskills._catalog.discovery import (
     Discovery,
@@ -625,6 +629,35 @@ def test_a_forged_record_gives_nothing() -> None:
     for record in records:
         names_it = isinstance(record, dict) and record.get("fingerprint") == made.fingerprint
         assert catalogs.recognize(record) is (made if names_it else None), record
+
+
+def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that find the same files at the same time parse each once and have one catalog."""
+    parse = catalog_module.read_skill  # type: ignore[attr-defined]
+    parsed: list[str] = []
+
+    def slow(content: bytes, *, path: str) -> Any:
+        parsed.append(path)
+        time.sleep(0.01)  # Long enough for the other threads to look for the file too.
+        return parse(content, path=path)
+
+    monkeypatch.setattr(catalog_module, "read_skill", slow)
+    shared = Readings()
+    catalogs = Catalogs()
+    files = {f"/skills/{name}/SKILL.md": skill_md(name).encode() for name in ("a", "b", "c")}
+    gate = threading.Barrier(4)
+
+    def find(_number: int) -> Catalog:
+        gate.wait()
+        entries = [shared.entry(shared.read(path, content), "/skills") for path, content in files.items()]
+        return catalogs.remember(entries, [Source("/skills", "Skills")])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(find, range(4)))
+
+    assert sorted(parsed) == sorted(files)
+    assert len(set(map(id, found))) == 1
+    assert catalogs.recognize(found[0].record) is found[0]
 
 
 # The memory of parsed files.

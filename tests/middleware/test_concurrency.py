@@ -20,9 +20,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from deepskills import SkillsMiddleware
-from deepskills._catalog import catalog as readings
-from deepskills._catalog.catalog import Catalog, Catalogs
-from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import FakeBackend, disk, load, loaded_in, scaled, skill_md, tool_messages, unload, write_files
 
@@ -101,35 +98,6 @@ def test_one_instance_serves_many_tasks(tmp_path: Path) -> None:
 
     for number, result in enumerate(asyncio.run(all_at_once())):
         check(agent, number, result)
-
-
-def test_what_threads_read_at_once_is_one_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that find the same files at the same time parse each once and have one catalog."""
-    parse = readings.read_skill  # type: ignore[attr-defined]
-    parsed: list[str] = []
-
-    def slow(content: bytes, *, path: str) -> Any:
-        parsed.append(path)
-        time.sleep(0.01)  # Long enough for the other threads to look for the file too.
-        return parse(content, path=path)
-
-    monkeypatch.setattr(readings, "read_skill", slow)
-    shared = readings.Readings()
-    catalogs = Catalogs()
-    files = {f"/skills/{name_of(number)}/SKILL.md": skill_md(name_of(number)).encode() for number in range(3)}
-    gate = threading.Barrier(4)
-
-    def find(_number: int) -> Catalog:
-        gate.wait()
-        entries = [shared.entry(shared.read(path, content), "/skills") for path, content in files.items()]
-        return catalogs.remember(entries, [Source("/skills", "Skills")])
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(find, range(4)))
-
-    assert sorted(parsed) == sorted(files)
-    assert len(set(map(id, found))) == 1
-    assert catalogs.recognize(found[0].record) is found[0]
 
 
 def test_nothing_of_ours_blocks_the_event_loop(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -20,8 +19,6 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillExtension, SkillsMiddleware, SkillsState
-from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Conversation, Mode, both_modes, disk, load, run, share_of, skill_md, tool_messages, write_files
 
@@ -84,13 +81,6 @@ def forged_lists() -> dict[str, list[dict[str, Any]]]:
         "more power for a known skill": [forged(path="/skills/alpha/SKILL.md", name="alpha")],
         "a known skill elsewhere": [forged(path="/secret/evil/SKILL.md", name="alpha")],
     }
-
-
-def record_of(entries: Sequence[dict[str, Any]], digest: str = "0" * 32, **frontmatter: Any) -> dict[str, Any]:
-    """Return a catalog as state keeps it."""
-    sources = [Source("/skills", "Skills")]
-    made = Catalog([SkillEntry(entry, "/skills", digest, frontmatter) for entry in entries], sources)  # type: ignore[arg-type]
-    return dict(made.record)
 
 
 def check_nothing_came_of_it(model: ScriptedChatModel, result: Any, since: int, what: str) -> list[str]:
@@ -173,7 +163,7 @@ def test_a_forged_catalog_itself_grants_nothing(mode: Mode, how: str, tmp_path: 
     for what, entries in forged_lists().items():
         paused.start(what)
         before = len(paused.model.requests)
-        result = paused.resume({"skills_catalog": record_of(entries)}, how)
+        result = paused.resume({"skills_catalog": {"fingerprint": "0" * 32}, "skills_metadata": entries}, how)
         found += check_nothing_came_of_it(paused.model, result, before, what)
     assert found == []
 

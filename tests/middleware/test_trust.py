@@ -17,8 +17,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from deepskills import SkillMetadata, SkillsMiddleware
-from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._providers.sources import Source
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import (
     Conversation,
@@ -139,10 +137,9 @@ def test_nonsense_for_a_catalog_is_replaced(mode: Mode, tmp_path: Path) -> None:
 def forged_state(vault: Vault, path: str) -> dict[str, Any]:
     """Return every key that skills keep in state, made up by a caller who knows how they are made."""
     skill = vault.forged(path)
-    sources = [Source(vault.source, "Skills"), Source("/", "Everything")]
     return {
         "skills_metadata": [skill],
-        "skills_catalog": Catalog([SkillEntry(skill, "/", "0" * 32)], sources).record,
+        "skills_catalog": {"fingerprint": "0" * 32},
         "skills_loaded": ["evil"],
         "skill_resources": {"evil": []},
         "skills_context": {

@@ -134,7 +134,7 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
     run.view = VisibleCatalog(
         catalog,
         {name: how for name, how in hidden.items() if how != "always" and name in catalog.by_name},
-        lambda: run.thread.problems,
+        run.thread.problems,
         frozenset(name for name, trace in judged if trace.get("code", "").endswith("-failed")),
         frozenset(name for name, how in hidden.items() if how == "always"),
         judges={name: trace["by"] for name, trace in judged if "by" in trace},

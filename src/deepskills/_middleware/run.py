@@ -102,8 +102,8 @@ class VisibleCatalog:
     hidden: Mapping[str, Visibility] = field(default_factory=dict)
     """Every skill that is not simply visible."""
 
-    noted: Callable[[], Sequence[SkillProblem]] = tuple
-    """Gives what is wrong with sources and skills."""
+    problems: Sequence[SkillProblem] = ()
+    """What is wrong with sources and skills."""
 
     unjudged: frozenset[str] = frozenset()
     """Skills that are off only because a judgement failed: they are hidden, and stay loaded."""
@@ -122,11 +122,6 @@ class VisibleCatalog:
 
     unmatched: Mapping[str, Visibility] = field(default_factory=dict)
     """Skills that only their `paths` hide, as no file that they match was touched, and how visible they are else."""
-
-    @property
-    def problems(self) -> Sequence[SkillProblem]:
-        """What is wrong with sources and skills."""
-        return self.noted()
 
     def visibility(self, entry: SkillEntry) -> Visibility:
         """Return how visible a skill is."""

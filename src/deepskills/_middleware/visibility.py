@@ -52,7 +52,7 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
     run.view = VisibleCatalog(
         catalog,
         {name: how for name, how in judged.items() if name not in broken and name not in always},
-        lambda: _find_existing(problems, broken),
+        _find_existing(problems, broken),
         # Where one judge failed and another said "off", the decision stands.
         frozenset(judgements.failed - judgements.decided),
         always,
