@@ -40,6 +40,22 @@ async def test_private_words_move_no_result(sessions: Sessions) -> None:
     assert before[0] == before[1] == ["first"]
 
 
+async def test_private_words_move_no_later_result(sessions: Sessions) -> None:
+    """Nor among what comes behind the first hundred, which is in the database's own order."""
+    # Where a word is in most skills, a weight by how rare it is would be the same for all.
+    await fill(sessions, 300, words="other")
+    async with service_on(sessions) as service:
+        for number in range(103):
+            await service.create_skill(draft(f"zebra-{number}", description="Acme acme bcme bcme."), "alice")
+        for name, described in {"first": "About acme and no more.", "second": "About bcme and no more."}.items():
+            await service.create_skill(draft(name, description=described), "alice")
+        before = [skill.name for skill in await service.list_skills("alice", include_public=False, q="acme bcme")]
+        await service.create_skill(draft("secret", description="We buy acme."), "bob")
+        after = [skill.name for skill in await service.list_skills("alice", include_public=False, q="acme bcme")]
+    assert after == before
+    assert before[-2:] == ["first", "second"]
+
+
 async def test_a_slip_is_corrected(sessions: Sessions) -> None:
     """A word that no skill has finds the skill with the word that was meant."""
     async with service_on(sessions) as service:

@@ -11,7 +11,8 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi import FastAPI
-from store_support import Sessions, draft, on_sqlite, service_on
+from sqlalchemy import func, select
+from store_support import Sessions, draft, draft_with_files, on_sqlite, service_on
 
 from deepskills.store import (
     SkillConflictError,
@@ -23,6 +24,7 @@ from deepskills.store import (
     create_store_app,
     workers,
 )
+from deepskills.store.db.models import FormerFile
 from deepskills.store.http.settings import policy_options
 from deepskills.store.rules import Policy
 
@@ -161,6 +163,22 @@ async def test_history_has_its_own_quota(sessions: Sessions) -> None:
         assert kept == ["5", "4", "3", "2"]
 
 
+_MANY = [f"{number}.md" for number in range(2_500)]
+
+
+async def test_the_quota_of_history_holds_for_skills_of_many_files(sessions: Sessions) -> None:
+    """However many files one change replaces, the history is within its quota afterwards."""
+    limits = StoreLimits(history_bytes=5_000)
+    async with service_on(sessions, limits) as service:
+        made = await service.create_skill(draft_with_files("report", dict.fromkeys(_MANY, "a" * 100)), "alice")
+        for letter in "bc":
+            await service.save_skill(made.id, SkillUpdate(), dict.fromkeys(_MANY, letter * 100), "alice")
+    async with sessions() as session:
+        kept = await session.scalar(select(func.sum(FormerFile.size)))
+    assert kept is not None
+    assert kept <= limits.history_bytes
+
+
 async def test_who_left_a_group_writes_nothing_for_it(sessions: Sessions) -> None:
     """An owner who left changes the skill only once it is no longer shared with that group."""
     members = {"alice": ["team"], "bob": ["team"]}
@@ -171,6 +189,12 @@ async def test_who_left_a_group_writes_nothing_for_it(sessions: Sessions) -> Non
         with pytest.raises(SkillPermissionError, match="no longer in the group"):
             await service.update_skill(made.id, SkillUpdate(content="evil"), "alice")
         assert (await service.get_skill(made.id, "bob")).content != "evil"
+        await service.delete_skill(made.id, "alice")
+        with pytest.raises(SkillPermissionError, match="no longer in the group"):
+            await service.restore_skill(made.id, "alice")
+        members["alice"] = ["team"]
+        await service.restore_skill(made.id, "alice")
+        members["alice"] = []
         changed = await service.update_skill(made.id, SkillUpdate(content="mine", shared_with={}), "alice")
         assert changed.shared_with == {}
 

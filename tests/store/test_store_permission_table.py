@@ -57,6 +57,7 @@ OWNERS = dict.fromkeys(["private", "public", "approved", "shared", "hidden"], "o
 """Who decides about name, readers and owner."""
 
 REMOVERS = {**{kind: f"{who} operator" for kind, who in OWNERS.items()}}
+APPROVERS = dict.fromkeys(OWNERS, "operator")
 OPERATORS = dict.fromkeys([*OWNERS, "system"], "operator")
 HISTORIANS = {**{kind: f"{who} operator" for kind, who in WRITERS.items()}, "system": "operator"}
 RESTORERS = {"deleted": "owner operator"}
@@ -117,7 +118,7 @@ CALLS: dict[str, Case] = {
     "hand_over": Case(lambda s, k, u: s.hand_over(k.id, "zoe", u), REMOVERS),
     "delete_skill": Case(lambda s, k, u: s.delete_skill(k.id, u), REMOVERS),
     "hide_skill": Case(lambda s, k, u: s.hide_skill(k.id, u, hidden=not k.is_hidden), OPERATORS),
-    "approve_skill": Case(lambda s, k, u: s.approve_skill(k.id, k.revision, u), OPERATORS),
+    "approve_skill": Case(lambda s, k, u: s.approve_skill(k.id, k.revision, u), APPROVERS),
     "restore_skill": Case(lambda s, k, u: s.restore_skill(k.id, u), RESTORERS),
     "list_changes": Case(lambda s, k, u: s.list_changes(u, skill_id=k.id), lists=True),
     "record_usage": Case(lambda s, k, u: s.record_usage([{"skill_id": str(k.id)}], u), is_write=False),

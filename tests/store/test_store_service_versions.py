@@ -17,6 +17,7 @@ from deepskills.store import (
     SkillPermissionError,
     SkillService,
     SkillUpdate,
+    StoreLimits,
     UsageCount,
 )
 from deepskills.store.db.models import FormerFile, FormerText
@@ -88,6 +89,33 @@ async def test_versions_that_are_not_there(sessions: Sessions) -> None:
                 await call
         with pytest.raises(SkillNotFoundError):
             await service.list_versions(other.id, "bob")
+
+
+async def test_a_group_knows_no_version_from_before(sessions: Sessions) -> None:
+    """Members who may write see, compare and restore what the skill was while they saw it, and nothing else of it."""
+    team: dict[str, Any] = {
+        "groups_of": lambda user: ["team"] if user == "bob" else [],
+        "limits": StoreLimits(own_groups_only=False),
+    }
+    async with sessions() as session:
+        service = SkillService(session, **team)
+        made = await service.create_skill(draft("merger-with-acme", content="For 42 million."), "alice")
+        await service.update_skill(made.id, SkillUpdate(name="deals", description="All.", content="None."), "alice")
+        shared = await service.update_skill(made.id, SkillUpdate(shared_with={"team": "write"}), "alice")
+        last = await service.update_skill(made.id, SkillUpdate(content="Some."), "bob")
+        for limit in (1, 10):
+            told = await service.list_versions(made.id, "bob", limit=limit)
+            assert [change.revision for change in told] == [last.revision, shared.revision][:limit]
+        assert await service.list_versions(made.id, "bob", before=shared.revision) == []
+        for call in (
+            service.get_version(made.id, made.revision, "bob"),
+            service.diff_versions(made.id, made.revision, last.revision, "bob"),
+            service.restore_version(made.id, made.revision, "bob"),
+        ):
+            with pytest.raises(SkillNotFoundError, match="no version"):
+                await call
+        assert "+Some." in await service.diff_versions(made.id, shared.revision, last.revision, "bob")
+        assert len(await service.list_versions(made.id, "alice")) == 4
 
 
 async def test_differences(sessions: Sessions) -> None:

@@ -30,7 +30,14 @@ from deepskills.store.db.models import (
     document_of,
     now,
 )
-from deepskills.store.db.repositories import READ, STAMP_BITS, HistoryRepository, SkillFileRepository, SkillRepository
+from deepskills.store.db.repositories import (
+    KEYS,
+    READ,
+    STAMP_BITS,
+    HistoryRepository,
+    SkillFileRepository,
+    SkillRepository,
+)
 from deepskills.store.db.search import index_words
 from deepskills.store.document import Document
 from deepskills.store.rules import (
@@ -204,8 +211,10 @@ class Changes:
         most = self._policy.limits.history_bytes
         if most is not None and owner_id is not None:
             await self._session.flush()
-            beyond = await self._history.oldest_beyond(owner_id, most)
-            if beyond:
+            # More than one change can add, so that it gets less, and no more: all other writers wait.
+            for _ in range(2 + self._policy.limits.files // KEYS):
+                if not (beyond := await self._history.oldest_beyond(owner_id, most)):
+                    return
                 await self._history.forget(beyond)
 
     async def advance(self, skill: Skill, writer: Viewer, action: str, *, has_content: bool = False) -> int:

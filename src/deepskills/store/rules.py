@@ -421,6 +421,11 @@ def was_seen(audience: str, viewer: Viewer) -> bool:
     return audience == "*" or (bool(audience) and not viewer.groups.isdisjoint(json.loads(audience)))
 
 
+def knows_change(skill: Guarded, audience: str, viewer: Viewer) -> bool:
+    """Whether a viewer who may see a skill's history may know of a change to it: others, only if they saw the skill."""
+    return viewer.is_operator or owns(skill, viewer) or was_seen(audience, viewer)
+
+
 def has_right(skill: Guarded, writer: Viewer, need: Need) -> bool:
     """Whether a writer has a right on a skill."""
     is_own = owns(skill, writer)

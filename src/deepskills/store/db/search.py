@@ -4,12 +4,12 @@ There is no index in memory: a search costs other users nothing, however many sk
 The database keeps five fields of a skill, each as the stems of its words: name, tags, description, headings and the
 beginning of the instructions.
 
-* **SQLite** has a full-text table with a column for each, and `bm25` with the ranker's weights.
-* **PostgreSQL** has one `tsvector`, in which the fields are marked with their weight. Its `ts_rank` does not know how
-  rare a word is, so each word is ranked separately and counts by how rare it is.
+* **SQLite** has a full-text table with a column for each.
+* **PostgreSQL** has one `tsvector`, in which the fields are marked with their weight.
 
-How rare a word is, is counted among the skills that the viewer sees and no others: what a search finds, and in which
-order, must not tell which words are in private skills of others. Common words are left out if rarer ones find enough.
+Each word counts by the field that it is in and by how rare it is. How rare it is, is counted among the skills that the
+viewer sees and no others: what a search finds, and in which order, must not tell which words are in private skills of
+others. So SQLite's own `bm25`, which counts them all, is not used. Common words are left out if rarer ones find enough.
 """
 
 import math
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, column, func, literal, literal_column, select, table
+from sqlalchemy import ColumnElement, Select, column, func, literal, literal_column, select, table, union_all
 
 from deepskills._catalog.search import Document, SearchIndex, beginning_of, query_words, searchable_fields
 from deepskills._catalog.words import GRAMMAR_WORDS, STOP_WORDS, is_unspaced, split_words, stem
@@ -47,11 +47,8 @@ SHARED_BEGINNING = 0.65
 MAX_WORD_LENGTH = 64
 """Longest word that is indexed; nobody types a longer one."""
 
-COLUMN_WEIGHTS = "8, 6, 5, 1.2, 0.5"
-"""The weight of a word in each column of SQLite's full-text table, as in the ranker."""
-
-MARK_WEIGHTS = "'{0.2, 0.4, 0.9, 1.0}'::float4[]"
-"""The weight of a word on PostgreSQL: in the beginning, in headings, in description and tags, in the name."""
+WEIGHTS = {"beginning": 0.2, "headings": 0.4, "tags description": 0.9, "name": 1.0}
+"""The weight of a word in each field."""
 
 
 def index_words(name: str, description: str, tags: Sequence[str], content: str = "") -> str:
@@ -99,25 +96,33 @@ def matching(skills: Select[Any], words: Sequence[str], dialect: str) -> Select[
     """Return a query for those of `skills` that have one of some words, in this or a similar form."""
     if dialect == "postgresql":
         return skills.where(Skill.words.op("@@")(_postgres_query(" | ".join(map(_postgres_term, words)))))
-    wanted = " OR ".join(map(_sqlite_term, words))
-    found = skills.join(_SEARCH, _SEARCH.c.rowid == Skill.number)
-    return found.where(literal_column(SEARCH_TABLE).op("MATCH")(wanted))
+    return skills.join(_SEARCH, _SEARCH.c.rowid == Skill.number).where(_has(" OR ".join(map(_sqlite_term, words))))
 
 
 def best_matches(skills: Select[Any], counts: Mapping[str, int], dialect: str) -> Select[Any]:
     """Return a query for those of `skills` that have any of some words, best first; the best have the lowest `rank`."""
     chosen = chosen_words(counts)
-    rank: ColumnElement[Any] = literal_column(f"bm25({SEARCH_TABLE}, {COLUMN_WEIGHTS})")
+    rarity = {word: math.log(1 + (2 * MAX_COUNTED - counts[word]) / (counts[word] + 0.5)) for word in chosen}
     if dialect == "postgresql":
-        weights: ColumnElement[Any] = literal_column(MARK_WEIGHTS)
-        rank = literal(0.0)
-        for word in chosen:
-            rarity = math.log(1 + (2 * MAX_COUNTED - counts[word]) / (counts[word] + 0.5))
+        weights: ColumnElement[Any] = literal_column(f"'{{{', '.join(map(str, WEIGHTS.values()))}}}'::float4[]")
+        rank: ColumnElement[Any] = literal(0.0)
+        for word, each in rarity.items():
             # The word itself counts, and half as much its other forms.
-            rank -= literal(rarity) * func.ts_rank(weights, Skill.words, _postgres_query(f"'{word}'"))
-            rank -= literal(rarity / 2) * func.ts_rank(weights, Skill.words, _postgres_query(_postgres_term(word)))
-    found = matching(skills, chosen, dialect).add_columns(rank.label("rank"))
-    return found.order_by(literal_column("rank"), Skill.name_key, Skill.id)
+            rank -= literal(each) * func.ts_rank(weights, Skill.words, _postgres_query(f"'{word}'"))
+            rank -= literal(each / 2) * func.ts_rank(weights, Skill.words, _postgres_query(_postgres_term(word)))
+        found = matching(skills, chosen, dialect)
+    else:
+        places = [
+            select(_SEARCH.c.rowid, literal(-weight * share * each).label("rank")).where(_has(f"{{{fields}}} : {term}"))
+            for word, each in rarity.items()
+            for fields, weight in WEIGHTS.items()
+            for term, share in ((f'"{word}"', 1.0), (_sqlite_term(word), 0.5))
+        ]
+        some = union_all(*places).subquery()
+        ranked = select(some.c.rowid, func.sum(some.c.rank).label("rank")).group_by(some.c.rowid).subquery()
+        found = skills.join(ranked, ranked.c.rowid == Skill.number)
+        rank = ranked.c.rank
+    return found.add_columns(rank.label("rank")).order_by(literal_column("rank"), Skill.name_key, Skill.id)
 
 
 def with_texts(matches: Select[Any]) -> Select[UUID, str, str, list[str], str]:
@@ -145,9 +150,13 @@ def _postgres_term(word: str) -> str:
 
 
 def _sqlite_term(word: str) -> str:
-    # Both: the word itself counts twice in `bm25`.
     beginning = _beginning_of_word(word)
-    return f'"{word}"' if beginning is None else f'"{word}" OR "{beginning}" *'
+    return f'"{word}"' if beginning is None else f'"{beginning}" *'
+
+
+def _has(query: str) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = literal_column(SEARCH_TABLE).op("MATCH")(query)
+    return found
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ class ApprovalState:
 
 def approval_state(skill: Skill, viewer: Viewer, known: SkillApproval | None) -> ApprovalState | None:
     """Return the state of a skill's approval; `None` if it needs none, or the viewer may not know."""
-    if not viewer.needs_approval or known is None or not skill.is_public:
+    if not viewer.needs_approval or known is None or not skill.is_public or skill.owner_id is None:
         return None
     if skill.is_approved:
         return ApprovalState("approved", known.last, may_approve=False)

@@ -18,7 +18,17 @@ from deepskills.store.db.models import FileContent, Skill, SkillChange, document
 from deepskills.store.db.repositories import HistoryRepository, SkillFileRepository, SkillRepository
 from deepskills.store.db.transactions import Transactions, reads, writes
 from deepskills.store.document import Document
-from deepskills.store.rules import Need, Policy, Viewer, check_revision, check_right, no_skill, owns, storable
+from deepskills.store.rules import (
+    Need,
+    Policy,
+    Viewer,
+    check_revision,
+    check_right,
+    knows_change,
+    no_skill,
+    owns,
+    storable,
+)
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 
 logger = logging.getLogger("deepskills")
@@ -134,11 +144,12 @@ class Operations:
             check_right(skill, viewer, "write")
         return skill
 
-    async def _text_of_version(self, skill: Skill, revision: int) -> tuple[SkillChange, Document]:
+    async def _text_of_version(self, skill: Skill, revision: int, viewer: Viewer) -> tuple[SkillChange, Document]:
         """Return the change that brought a revision of a skill, and the text that the skill then had."""
         change = await self._history.change(revision)
         text = await self._text_at(skill, revision)
-        if change is None or text is None or change.skill_id != skill.id:
+        is_own = change is not None and change.skill_id == skill.id
+        if change is None or text is None or not is_own or not knows_change(skill, change.audience, viewer):
             raise SkillNotFoundError(
                 f"The skill {skill.name!r} has no version {revision}, or that version has expired. List its versions."
             )
@@ -153,9 +164,9 @@ class Operations:
             return None
         return Document(**{name: getattr(former, name) for name in Document.__dataclass_fields__})
 
-    async def _version_of(self, skill: Skill, revision: int, *, contents: bool = True) -> Skill:
+    async def _version_of(self, skill: Skill, revision: int, viewer: Viewer, *, contents: bool = True) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
-        change, text = await self._text_of_version(skill, revision)
+        change, text = await self._text_of_version(skill, revision, viewer)
         files = await self._history.listed_at(skill.id, revision)
         if contents:
             await self._history.fill(files)

@@ -14,6 +14,7 @@ from deepskills.store.rules import (
     Viewer,
     check_revision,
     check_right,
+    check_still_in_groups,
     days_of,
     known_id,
     no_skill,
@@ -119,6 +120,8 @@ class Governance(Operations):
     @writes
     async def _approve(self, skill_id: UUID, writer: Viewer, revision: int) -> Skill:
         skill = await self._locked(skill_id, writer, "operate", revision)
+        # An operator who signs in may hide a system skill, and nothing else.
+        check_right(skill, writer, "remove")
         if await self._must_leave_approval(skill, writer):
             raise SkillPermissionError(
                 f"The skill {quoted(skill.name)}, or its last change, is your own. Another operator has to approve it."
@@ -150,7 +153,8 @@ class Governance(Operations):
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If this user has no such deleted skill, or it was deleted too long ago.
-            SkillPermissionError: If an operator removed it, and this user is not one.
+            SkillPermissionError: If an operator removed it, and this user is not one; or if the owner has left a group
+                that would get it again.
             SkillConflictError: If the owner has another skill with that name by now.
         """
         writer = await self._policy.writer(user_id, system=system)
@@ -169,6 +173,7 @@ class Governance(Operations):
         # An owner must not be able to restore what an operator took down.
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
+        check_still_in_groups(skill, skill.shared_with, writer, self._policy.limits)
         await self._changes.check_name_free(skill.name, skill.owner_id)
         await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None

@@ -11,7 +11,7 @@ from deepskills.store.db.models import FileContent, Skill, SkillChange, SkillFil
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.rules import UserId, Viewer, known_id, was_seen
+from deepskills.store.rules import UserId, Viewer, known_id, knows_change, was_seen
 from deepskills.store.service.base import sizes_of
 from deepskills.store.service.writing import Writing
 from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread
@@ -43,6 +43,8 @@ class History(Writing):
     ) -> list[SkillChange]:
         """Return a skill's revisions, newest first, each with who did what and when.
 
+        Who is neither its owner nor an operator is told only of those at which they could see the skill.
+
         Args:
             skill_id: Which skill.
             user_id: Who is asking.
@@ -57,7 +59,14 @@ class History(Writing):
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
             skill = await self._with_history(known_id(skill_id), viewer)
-            return await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True)
+            found: list[SkillChange] = []
+            while len(found) < limit:
+                rows = await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True)
+                found += [change for change in rows if knows_change(skill, change.audience, viewer)]
+                if len(rows) < limit:
+                    break
+                before = rows[-1].revision
+            return found[:limit]
 
     async def get_version(
         self,
@@ -77,7 +86,7 @@ class History(Writing):
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
             skill = await self._with_history(known_id(skill_id), viewer)
-            found = await self._version_of(skill, revision, contents=contents)
+            found = await self._version_of(skill, revision, viewer, contents=contents)
         await self._note_read(found.id, viewer)
         return found
 
@@ -121,7 +130,7 @@ class History(Writing):
     async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
         """Return the files that differ between two versions; beyond `MAX_COMPARED_BYTES`, with a placeholder."""
         skill = await self._with_history(skill_id, viewer)
-        texts = [(await self._text_of_version(skill, revision))[1] for revision in (old, new)]
+        texts = [(await self._text_of_version(skill, revision, viewer))[1] for revision in (old, new)]
         listed = [
             {file.path: file for file in await self._history.listed_at(skill.id, revision)} for revision in (old, new)
         ]
@@ -177,7 +186,7 @@ class History(Writing):
 
         async with self._transactions.snapshot():
             skill = await self._locked(known_id(skill_id), writer, "write", expected_revision)
-            version = await self._version_of(skill, revision)
+            version = await self._version_of(skill, revision, writer)
         values = await run_in_thread(version.size, lambda: prepare(version))
         # The same whatever the skill is by then.
         return await self._rewrite(skill.id, writer, lambda _skill: values, expected_revision, size=0)
