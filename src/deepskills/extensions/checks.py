@@ -612,13 +612,10 @@ class SkillChecks(SkillExtension):
             run.remember(_TURN, {**turn, "judged": _newest_answer(run)})
             return None
         run.remember(_TURN, {**turn, "sent": count + 1})
-        earlier = [
-            _Verdict(watch, check, None)
-            for watch in watches
-            if watch.is_own and watch.turn != turn.get("number")
-            for check in watch.missing
-            if not watch.asks(check)
+        others = [
+            (one, check) for one in watches if one.is_own and one.turn != turn.get("number") for check in one.checks
         ]
+        earlier = [verdict for verdict in await self._judge_all(others, run) if verdict.proof is None]
         parts = _list_by_skill(messages.CHECKS_MISSING, missing)
         parts += _list_by_skill(messages.CHECKS_EARLIER, earlier)
         return SendBack("\n\n".join([*parts, messages.CHECKS_HOW]))
