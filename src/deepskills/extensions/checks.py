@@ -258,6 +258,11 @@ class SkillChecks(SkillExtension):
             run.report(found["path"], found["code"], found["message"], found["severity"])
         return tuple(check for check, found in unusable.items() if found is None)
 
+    def named_tools(self, entry: SkillEntry) -> list[str]:
+        """Return the tools that the checks of a skill name, its own or the operator's in their place."""
+        own = read_checks(entry.frontmatter.get("checks"), entry.path).items
+        return [tool for check in self._operators.get(entry.name, own) for tool in check.tools]
+
     def _holds(self, entry: SkillEntry, run: SkillRun) -> bool:
         """Whether the `before` of a skill refuses tools: a stranger's, or one that is approved, needs that approval."""
         is_granted = entry.origin is None or "tools" in run.granted(entry)
