@@ -24,6 +24,7 @@ from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import model_of_agent, owners_of_steps, owners_of_wrappers, workspace_of
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, problem
 from deepskills._types import DEFAULT_LOADED_TOKENS, SkillProblem
+from deepskills.extensions.checks import SkillChecks
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
 
 SUMMARIZES_REQUESTS = "SummarizationMiddleware"
@@ -153,8 +154,10 @@ def _look_at(middleware: SkillsMiddleware[Any, Any], parts: AgentParts, found: A
         own = middleware._tool_source  # noqa: SLF001 - of this package
         policies = [each for each in settings.extensions if isinstance(each, ToolPolicy)]
         aliases = policies[0].aliases if policies else DEFAULT_ALIASES
+        checks = [each for each in settings.extensions if isinstance(each, SkillChecks)]
         for entry in view.existing:
-            found.problems += _judge_tools(entry, parts.tools, own.known_names, aliases)
+            checked = [tool for each in checks for tool in each.named_tools(entry)]
+            found.problems += _judge_tools(entry, parts.tools, own.known_names, aliases, checked)
 
 
 def _judge_settings(settings: Settings, facts: ModelFacts) -> Iterator[SkillProblem]:
@@ -172,14 +175,18 @@ def _judge_settings(settings: Settings, facts: ModelFacts) -> Iterator[SkillProb
 
 
 def _judge_tools(
-    entry: SkillEntry, tools: frozenset[str], brought: frozenset[str] | None, aliases: Mapping[str, str]
+    entry: SkillEntry,
+    tools: frozenset[str],
+    brought: frozenset[str] | None,
+    aliases: Mapping[str, str],
+    checked: Sequence[str],
 ) -> Iterator[SkillProblem]:
     """Yield the tools that a skill names and the agent lacks; `brought` is `None` where a function makes them."""
     # `Bash(git add:*)` names a tool, and what it may be called with.
     allowed = [rule.partition("(")[0].strip() for rule in entry.skill["allowed_tools"]]
     included = include_names(entry)
     may_bring = frozenset(included) if brought is None else brought
-    for key, names in (("allowed-tools", allowed), ("metadata.include_tools", included)):
+    for key, names in (("allowed-tools", allowed), ("metadata.include_tools", included), ("checks", checked)):
         known = tools | may_bring
         missing = [name for name in names if name and "*" not in name and not {name, aliases.get(name)} & known]
         if missing:

@@ -183,6 +183,15 @@ def test_advice_names_the_extension_that_a_key_needs(workplace: Path) -> None:
     advice = report("-s", "s")["advice"]
     assert any("`slash_commands=True`" in line for line in advice)
     assert any("`model` of 1 skill" in line and "SkillModels" in line for line in advice)
+    checks = [{"called": "pour"}, {"script": "x.sh"}, {"script": "y.sh"}, {"handler": "is_hot"}]
+    write_files(workplace, {"checked/tea/SKILL.md": skill_md("tea", checks=checks)})
+    advice = report("-s", "checked")["advice"]
+    expected = [
+        ("checks", "SkillChecks(...)"),
+        ("checks: handler", "SkillChecks(handlers=...)"),
+        ("checks: script", "SkillScripts(...)"),
+    ]
+    assert advice == [f"`{key}` of 1 skill does nothing without `extensions=[{made}]`." for key, made in expected]
     model = ScriptedChatModel(replies=["ok"])
     skills = SkillsMiddleware(backend=FilesystemBackend(root_dir=workplace, virtual_mode=True), sources=["/s"])
     create_agent(model, middleware=[skills]).invoke({"messages": [HumanMessage("hi")]})

@@ -146,6 +146,23 @@ def test_tools_that_skills_name_and_the_agent_lacks(library: Path) -> None:
     policy += "mine = ToolPolicy('enforce', aliases={'Bash': 'ls', 'weather': 'glob'})\n"
     found = report(library, f"{tools}{policy}agent = create_deep_agent(model, middleware=[skills(extensions=[mine])])")
     assert "does not have: `Read`. " in found["problems"][0]["message"]
+    checks = [{"called": "lookup", "before": "release"}, {"called": "execute(make *)"}, {"script": "x.sh"}]
+    write_files(
+        library,
+        {
+            "skills/a/SKILL.md": skill_md("a", checks=checks),
+            "skills/b/SKILL.md": skill_md("b", checks=[{"called": "replaced"}]),
+        },
+    )
+    checked = "from deepskills.extensions import SkillChecks\nmine = SkillChecks({'b': [{'called': 'brew'}]})\n"
+    found = report(
+        library, f"{tools}{checked}agent = create_agent(model, [lookup], middleware=[skills(extensions=[mine])])"
+    )
+    assert ["`release`, `execute`. " in problem["message"] for problem in found["problems"]] == [True, False]
+    assert "does not have: `brew`. " in found["problems"][1]["message"]
+    found = report(library, f"{tools}agent = create_agent(model, [lookup], middleware=[skills()])")
+    assert found["problems"] == []
+    write_files(library, {"skills/a/SKILL.md": skill_md("a", allowed_tools="Read Bash(git:*) weather")})
     bare = report(library, "agent = create_agent(model, middleware=[skills(tools=lambda name, runtime: None)])")
     assert ["`Read`, `Bash`, `weather`" in problem["message"] for problem in bare["problems"]] == [True]
 

@@ -115,6 +115,9 @@ def test_tools_that_a_deep_agent_lacks(tmp_path: Path) -> None:
     tea = skill_md("tea", allowed_tools="Bash(git:*) Read fetch_url", metadata={"include_tools": "kettle"})
     write_files(tmp_path, {"skills/tea/SKILL.md": tea})
     assert explain(tmp_path, "tea")[1]["missing_tools"] == ["fetch_url", "kettle"]
+    checks = [{"called": "boil", "before": "pour"}, {"called": "execute(make *)"}]
+    write_files(tmp_path, {"skills/checked/SKILL.md": skill_md("checked", checks=checks)})
+    assert explain(tmp_path, "checked")[1]["missing_tools"] == ["boil", "pour"]
     known = skill_md("coffee", allowed_tools=" ".join([*DEFAULT_ALIASES, *DEFAULT_ALIASES.values()]))
     write_files(tmp_path, {"skills/coffee/SKILL.md": known})
     assert explain(tmp_path, "coffee")[1]["missing_tools"] == []

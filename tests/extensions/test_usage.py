@@ -34,6 +34,7 @@ from deepskills import CustomEvent, SkillForked, SkillsMiddleware
 from deepskills.extensions import (
     JsonLinesRecorder,
     OpenTelemetryRecorder,
+    SkillChecks,
     SkillForks,
     SkillScripts,
     SkillUsage,
@@ -301,6 +302,27 @@ def test_failed_model_calls_are_counted(mode: Mode, tmp_path: Path) -> None:
     rows = [event.details for event in heard if event.type == "skill.cost"]
     counted = [(row["model_calls"], row["failed_calls"], row["tokens_in"], row["requests"]) for row in rows]
     assert counted == [(2, 1, 10, 1), (2, 1, 10, 0)]
+
+
+@both_modes
+def test_failed_model_calls_are_counted_without_a_checkpointer(mode: Mode, tmp_path: Path) -> None:
+    """Where nothing names the thread, the step does in which the call is tried again."""
+    library(tmp_path, "alpha")
+    heard: list[UsageEvent] = []
+    usage = SkillUsage(heard.append)
+    replies: list[Any] = [call_tools(load("alpha")), ValueError("busy"), "Done."]
+
+    def reply(_messages: list[BaseMessage]) -> Any:
+        said = replies.pop(0)
+        if isinstance(said, ValueError):
+            raise said
+        return says(said, 1, 1)
+
+    retry = ModelRetryMiddleware(max_retries=1, initial_delay=0, jitter=False, retry_on=(ValueError,))
+    run(mode, create_agent(ScriptedChatModel(replies=reply), middleware=[retry, skills(tmp_path, usage)]))
+    assert usage.flush(60)
+    [cost] = [event.details for event in heard if event.type == "skill.cost"]
+    assert (cost["model_calls"], cost["failed_calls"]) == (2, 1)
 
 
 ELSEWHERE = """
@@ -599,6 +621,26 @@ def test_opentelemetry_has_counters_histograms_and_spans(mode: Mode, tmp_path: P
     assert fork.end_time - fork.start_time == 2_500_000_000
     assert not fork.status.is_ok
     assert not by_name["run_skill_script alpha"].status.is_ok
+
+
+@both_modes
+def test_metrics_tell_which_checks_passed_and_which_turns_left_some_open(mode: Mode, tmp_path: Path) -> None:
+    """By skill, with the status of a check; an answer that was sent back is counted as well."""
+    library(tmp_path, "alpha", checks=[{"called": "note"}, {"called": "fail"}])
+    reader = InMemoryMetricReader()
+    usage = SkillUsage(OpenTelemetryRecorder(MeterProvider([reader])))
+    replies = [call_tools(load("alpha")), call_tools(("note", {"text": "a"})), "Early.", "Done."]
+    middleware = skills(tmp_path, usage, SkillChecks(retries=1))
+    run(mode, create_agent(ScriptedChatModel(replies=replies), tools=TOOLS, middleware=[middleware]))
+    odd = {"type": "skill.checked", "skill": "alpha", "status": "x" * 999}
+    usage.on_event(CustomEvent(odd), None)
+    assert usage.flush(60)
+    found = points(reader)
+    checked = {point.attributes["deepskills.status"]: point.value for point in found["deepskills.skill.checks"]}
+    assert checked == {"passed": 1, "open": 1}
+    [unchecked] = found["deepskills.skill.unchecked"]
+    assert (unchecked.attributes["gen_ai.skill.name"], unchecked.value) == ("alpha", 1)
+    assert [point.value for point in found["deepskills.skill.sent_back"]] == [1]
 
 
 def test_reasons_of_refusals_are_bounded(tmp_path: Path) -> None:

@@ -484,10 +484,20 @@ async def afail() -> object:
     raise ValueError("mine")
 
 
+def cancel() -> object:
+    raise asyncio.CancelledError
+
+
+async def acancel() -> object:
+    raise asyncio.CancelledError
+
+
 FAILING: dict[str, Callable[[], Call[Any]]] = {
     "function": lambda: CallFunction(fail),
     "async function": lambda: CallFunction(afail),
     "exit": lambda: CallFunction(exit, (3,)),
+    "cancellation": lambda: CallFunction(cancel),
+    "async cancellation": lambda: CallFunction(acancel, seconds=5),
     "work": lambda: Work(fail),
     "extension": lambda: Ask(fail),
     "async extension": lambda: Ask(afail),
@@ -528,6 +538,8 @@ def test_a_failure_is_raised_where_it_was_asked_for(mode: Mode, kind: str) -> No
         assert isinstance(seen[0].error, ValueError)
     if kind == "exit":
         assert failed.reason == "RuntimeError: it called exit(3)"
+    if "cancellation" in kind:
+        assert failed.reason == "RuntimeError: it was cancelled"
 
 
 @both_modes

@@ -262,6 +262,10 @@ def _exit(*_given: Any) -> Any:
     raise SystemExit(3)
 
 
+async def _cancel(*_given: Any) -> Any:
+    raise asyncio.CancelledError
+
+
 def _endless(*_given: Any) -> Iterator[Any]:
     while True:
         yield ProvidedFile("x.txt")
@@ -273,6 +277,7 @@ HOSTILE: dict[str, Callable[..., Any]] = {
     "hangs": _hang,
     "hangs later": _hang_later,
     "exits": _exit,
+    "cancels": _cancel,
     "none": lambda *_given: None,
     "number": lambda *_given: 5,
     "text": lambda *_given: "SKILL.md",

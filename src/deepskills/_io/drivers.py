@@ -598,11 +598,13 @@ def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function re
 
 
 def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
+    """Return what a function returns; one that calls `exit`, as scripts do, or cancels itself has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
     except SystemExit as error:
         raise _wrap_exit(error) from error
+    except asyncio.CancelledError as error:
+        raise RuntimeError("it was cancelled") from error
 
 
 async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
@@ -610,6 +612,12 @@ async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whate
         return await value
     except SystemExit as error:
         raise _wrap_exit(error) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Its own doing: the run was not cancelled.
+        raise RuntimeError("it was cancelled") from error
 
 
 def _wrap_exit(error: SystemExit) -> RuntimeError:

@@ -108,6 +108,11 @@ class Check:
         return f"{self.kind}: {self.value}"
 
     @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that it names, as its author wrote them: the one that has to be called, and those that wait."""
+        return (*([self.value.partition("(")[0]] if self.kind == "called" else []), *self.before)
+
+    @property
     def shape(self) -> CheckKind:
         """Its row in the table of kinds."""
         rows = [row for row in KINDS if row.name == self.kind]

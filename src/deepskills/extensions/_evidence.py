@@ -4,13 +4,11 @@ When in doubt nothing is proven: the model is asked once more for what it has do
 that is none would let a turn end as if the skill had been followed.
 """
 
-import asyncio
 import copy
 import hashlib
-import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,13 +17,13 @@ from langgraph.types import Command
 
 from deepskills import SkillEntry, SkillRun, SkillsError
 from deepskills._files.paths import path_of_call, script_to_relative
-from deepskills._io.backends import real_root
-from deepskills._io.bridge import awaiting
-from deepskills._io.drivers import in_thread
+from deepskills._io.backends import is_backend, real_root
+from deepskills._io.drivers import adrive, drive
+from deepskills._io.plan import CallFunction, FindRoutes, Plan, ReadFiles, unwrap
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.text import one_line
-from deepskills.extensions._shared import as_mapping
+from deepskills.extensions._shared import as_mapping, call_either
 from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL, Rule, parse_rules
 
 logger = logging.getLogger("deepskills")
@@ -229,6 +227,9 @@ Handler: TypeAlias = Callable[[SkillEntry, dict[str, Any], Any], object]
 MAX_SAID_CHARACTERS = 2_000
 """How much of a handler's text the model reads."""
 
+MAX_WRITTEN_BYTES = 1 << 28
+"""How large a file may be that is compared with the one at the load."""
+
 
 class Judge:
     """Judges checks that no tool call alone decides; never raises."""
@@ -250,7 +251,7 @@ class Judge:
         """Return what proves that a file was written: it is there, and a call wrote it or it is another than before."""
         try:
             now = (await self.digests([check.value], run))[check.value]
-        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and then nobody knows
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and then the file is unknown
             logger.warning("The check %r could not look: %s", check.label, one_line(str(error)))
             return None
         # Unknown is not the same as absent: without a look at the load, only a call proves that the file was written.
@@ -259,17 +260,12 @@ class Judge:
         return proof if now else None
 
     async def digests(self, paths: Sequence[str], run: SkillRun) -> dict[str, str]:
-        """Return the digest of each file in the backend; empty for one that does not exist."""
-        backend = self._backend if hasattr(self._backend, "download_files") else self._backend(run.runtime)
-        root = real_root(backend)
-        places = [f"{root}/{path}" if root and path[0] != "/" else path_of_call(path) for path in paths]
-        work = backend.adownload_files(places) if run.is_async else _in_thread(lambda: backend.download_files(places))
-        replies = await self._within_timeout(work)
-        if len(replies) != len(paths):
-            raise SkillsError("the backend gave another number of files")
-        contents = [None if reply.error else reply.content for reply in replies]
-        digests = ["" if content is None else hashlib.sha256(content).hexdigest() for content in contents]
-        return dict(zip(paths, digests, strict=True))
+        """Return the digest of each file in the backend; empty for one that does not exist.
+
+        Raises:
+            SkillsError: If one cannot be read, or not in time.
+        """
+        return await self._perform(_read_digests(paths), run)
 
     async def ask_handler(self, check: Check, entry: SkillEntry | None, run: SkillRun) -> tuple[Proof | None, str]:
         """Return what proves a check by its function; or `None`, and what the function says."""
@@ -279,50 +275,33 @@ class Judge:
         try:
             runtime = copy.copy(run.runtime)
             runtime.state = _copy_of(run.state)
-            given = (entry, runtime.state, runtime)
-            is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-            reply = handler(*given) if is_async else await self._within_timeout(_in_thread(lambda: handler(*given)))
-            if inspect.isawaitable(reply):
-                reply = await self._within_timeout(reply)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        # `SystemExit` of a function of the operator's is one more way to fail.
-        except BaseException as error:  # noqa: BLE001 - the same
+            reply = await self._perform(unwrap(CallFunction(handler, (entry, runtime.state, runtime))), run)
+        except Exception as error:  # noqa: BLE001 - a function of the operator's may raise anything
             reason = f"{type(error).__name__}: {one_line(str(error))}"
             logger.warning("The handler %r of skill %r failed: %s", check.value, entry.name, reason)
             return None, ""
         said = one_line(reply)[:MAX_SAID_CHARACTERS] if isinstance(reply, str) else ""
         return (_proof_of_now(run) if reply is True else None), said
 
-    async def _within_timeout(self, work: Awaitable[ResultT]) -> ResultT:
-        """Return what some work gives.
+    async def _perform(self, plan: Plan[ResultT], run: SkillRun) -> ResultT:
+        """Perform a plan on the backend in which files are looked for; what hangs is abandoned."""
 
-        Raises:
-            TimeoutError: If it takes too long. It is not waited for: a thread cannot be stopped, and a coroutine may
-                refuse to be.
-        """
-        task = asyncio.ensure_future(work)
-        # Looked at, or Python complains of a late failure that nobody waits for.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._timeout)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not done:
-            task.cancel()
-            raise TimeoutError(f"it took longer than {self._timeout} s")
-        try:
-            return task.result()
-        # Its own doing: the run was not cancelled.
-        except asyncio.CancelledError as error:
-            raise SkillsError("it was cancelled") from error
+        def get_backend() -> Any:  # noqa: ANN401 - a backend
+            return self._backend if is_backend(self._backend) else self._backend(run.runtime)
+
+        return await call_either(run, drive, adrive, plan, get_backend, self._timeout)
 
 
-def _in_thread(work: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
-    """Do work in a thread of its own, which may hang."""
-    with awaiting():
-        return asyncio.wrap_future(in_thread(work))
+async def _read_digests(paths: Sequence[str]) -> dict[str, str]:
+    routes = await FindRoutes(("/",))
+    root = real_root(routes["/"].backend)
+    places = tuple(f"{root}/{path}" if root and path[0] != "/" else path_of_call(path) for path in paths)
+    digests = {}
+    for path, file in zip(paths, await ReadFiles(places, MAX_WRITTEN_BYTES), strict=True):
+        if file.content is None and not file.is_missing:
+            raise SkillsError(f"{file.path}: {file.error}")
+        digests[path] = "" if file.content is None else hashlib.sha256(file.content).hexdigest()
+    return digests
 
 
 def _proof_of_now(run: SkillRun) -> Proof:

@@ -258,6 +258,11 @@ class SkillChecks(SkillExtension):
             run.report(found["path"], found["code"], found["message"], found["severity"])
         return tuple(check for check, found in unusable.items() if found is None)
 
+    def named_tools(self, entry: SkillEntry) -> list[str]:
+        """Return the tools that the checks of a skill name, its own or the operator's in their place."""
+        own = read_checks(entry.frontmatter.get("checks"), entry.path).items
+        return [tool for check in self._operators.get(entry.name, own) for tool in check.tools]
+
     def _holds(self, entry: SkillEntry, run: SkillRun) -> bool:
         """Whether the `before` of a skill refuses tools: a stranger's, or one that is approved, needs that approval."""
         is_granted = entry.origin is None or "tools" in run.granted(entry)
@@ -612,13 +617,10 @@ class SkillChecks(SkillExtension):
             run.remember(_TURN, {**turn, "judged": _newest_answer(run)})
             return None
         run.remember(_TURN, {**turn, "sent": count + 1})
-        earlier = [
-            _Verdict(watch, check, None)
-            for watch in watches
-            if watch.is_own and watch.turn != turn.get("number")
-            for check in watch.missing
-            if not watch.asks(check)
+        others = [
+            (one, check) for one in watches if one.is_own and one.turn != turn.get("number") for check in one.checks
         ]
+        earlier = [verdict for verdict in await self._judge_all(others, run) if verdict.proof is None]
         parts = _list_by_skill(messages.CHECKS_MISSING, missing)
         parts += _list_by_skill(messages.CHECKS_EARLIER, earlier)
         return SendBack("\n\n".join([*parts, messages.CHECKS_HOW]))

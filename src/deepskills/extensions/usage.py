@@ -31,6 +31,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from deepskills import ModelCallReport, SkillCost, SkillEvent, SkillExtension, SkillRun
 from deepskills._io.bridge import bridge
 from deepskills._loading.budget import count_text_tokens
+from deepskills.extensions._shared import as_mapping
 from deepskills.extensions.forks import running_forks
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -96,11 +97,11 @@ class Ledger:
     def __init__(self, kept: object = None) -> None:
         """Read the ledger from state; anything of another shape is skipped."""
         self.rows: dict[str, dict[str, Any]] = {}
-        for key, row in kept.items() if isinstance(kept, Mapping) else ():
+        for key, row in as_mapping(kept).items():
             if isinstance(key, str) and isinstance(row, Mapping) and isinstance(row.get("skill"), str):
                 self.rows[key] = {
                     "skill": row["skill"],
-                    **{name: _ledger_number(row.get(name)) for name in COUNTS},
+                    **{name: _number(row.get(name)) for name in COUNTS},
                     "estimated": row.get("estimated") is True,
                     **{name: _text(row.get(name)) for name in ("source", "digest")},
                     "trigger": _text(row.get("trigger")) or "system",
@@ -131,9 +132,8 @@ class Ledger:
 
     def tool_calls(self, pending: object, messages: Iterable[AnyMessage]) -> None:
         """Credit the tool calls of the previous turn, from what the conversation now says about them."""
-        if not isinstance(pending, Mapping) or not isinstance(pending.get("calls"), list):
-            return
-        calls = {call for call in pending["calls"] if isinstance(call, str)}
+        asked, origins = as_mapping(pending).get("calls"), as_mapping(pending).get("origins")
+        calls = {call for call in (asked if isinstance(asked, list) else ()) if isinstance(call, str)}
         answers = {
             message.tool_call_id: message
             for message in messages
@@ -141,7 +141,6 @@ class Ledger:
         }
         # Read from the conversation at the next model call: tools run in parallel, perhaps in another process.
         failed = sum(message.status == "error" for message in answers.values())
-        origins = pending.get("origins")
         for origin in origins if isinstance(origins, list) else ():
             if isinstance(origin, list | tuple) and len(origin) == 4 and isinstance(origin[0], str):  # noqa: PLR2004
                 row = self._row(Origin(origin[0], _text(origin[1]), _text(origin[2]), str(origin[3])))
@@ -178,12 +177,12 @@ def tokens_of(request: ModelRequest[Any], answered: Iterable[object]) -> Tokens:
     used: list[Mapping[str, Any]] = [message.usage_metadata or {} for message in messages]
     # Either all counted or all estimated: a sum of both would be neither. No request has no tokens, but some servers
     # say so in streams.
-    if used and all(_ledger_number(usage.get("input_tokens")) for usage in used):
-        details = [_mapping(usage.get("input_token_details")) for usage in used]
+    if used and all(_number(usage.get("input_tokens")) for usage in used):
+        details = [as_mapping(usage.get("input_token_details")) for usage in used]
         return Tokens(
-            given=sum(_ledger_number(usage.get("input_tokens")) for usage in used),
-            made=sum(_ledger_number(usage.get("output_tokens")) for usage in used),
-            cached=sum(_ledger_number(detail.get("cache_read")) for detail in details),
+            given=sum(_number(usage.get("input_tokens")) for usage in used),
+            made=sum(_number(usage.get("output_tokens")) for usage in used),
+            cached=sum(_number(detail.get("cache_read")) for detail in details),
         )
     made = sum(map(_message_tokens, messages))
     system = [request.system_message] if request.system_message is not None else []
@@ -212,16 +211,12 @@ def _add(row: dict[str, Any], **numbers: int) -> None:
         row[name] += int(number)
 
 
-def _ledger_number(value: object) -> int:
+def _number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -353,7 +348,7 @@ class SkillUsage(SkillExtension):
                 captured = self._capture(runtime)
             except Exception:
                 logger.exception("The recorder of skill events failed to look at the run")
-        thread_id, run_id, _place = _whereabouts(runtime)
+        thread_id, run_id, _step = _whereabouts(runtime)
         known = event.as_dict()
         details = {key: value for key, value in known.items() if key not in _ORIGIN}
         self._queue.put(
@@ -414,19 +409,10 @@ class SkillUsage(SkillExtension):
         return ledger
 
     def _keep_failure(self, origins: list[Origin], run: SkillRun) -> None:
-        """Remember a failed model call until the next successful one: a failed step of a graph writes no state.
-
-        If conversations cannot be told in_worker, state has to do: the call counts if the same step tries again.
-        """
+        """Remember a failed model call until the next successful one: a failed step of a graph writes no state."""
         place = _place(run)
-        if not origins:
-            return
-        # In memory, this conversation cannot be told from another.
-        if place is None:
-            ledger = self._ledger(run)
-            ledger.failed_model_call(origins)
-            _keep(run, _LEDGER, ledger.kept)
-            _keep(run, _PENDING, None)
+        # Without any of these, this conversation could not be distinguished from another.
+        if not origins or place is None:
             return
         with self._lock:
             self._failed.setdefault(place, []).append(origins)
@@ -456,7 +442,7 @@ def _keep(run: SkillRun, key: str, value: Any) -> None:  # noqa: ANN401 - plain 
 
 
 def _whereabouts(runtime: Any) -> tuple[str | None, str | None, str]:  # noqa: ANN401 - LangGraph's runtime
-    """Return the thread, the run, and the place of the agent in its graph."""
+    """Return the thread, the run, and the step of the graph, with the steps of the graphs around it."""
     info = getattr(runtime, "execution_info", None)
     config = getattr(runtime, "config", None)
     configurable = config.get("configurable") if isinstance(config, Mapping) else None
@@ -464,14 +450,16 @@ def _whereabouts(runtime: Any) -> tuple[str | None, str | None, str]:  # noqa: A
     thread = getattr(info, "thread_id", None) or known.get("thread_id")
     run = getattr(info, "run_id", None) or known.get("run_id")
     place = getattr(info, "checkpoint_ns", None) or known.get("checkpoint_ns") or ""
-    return (str(thread) if thread else None), (str(run) if run else None), str(place).rpartition("|")[0]
+    return (str(thread) if thread else None), (str(run) if run else None), str(place)
 
 
 def _place(run: SkillRun) -> tuple[str, str] | None:
-    """Return a value that identifies the conversation; `None` if there is none."""
-    thread, run_id, place = _whereabouts(run.runtime)
+    """Return a value that identifies the conversation, or at least the step of it; `None` if there is none."""
+    thread, run_id, step = _whereabouts(run.runtime)
     known = thread or run_id
-    return (known, place) if known else None
+    if known is None:
+        return ("", step) if step else None
+    return known, step.rpartition("|")[0]
 
 
 class _Queue:
@@ -691,8 +679,8 @@ class OpenTelemetryRecorder:
         )
         self._error = trace.StatusCode.ERROR
         self._max_skills = max_skills
-        self._known: set[tuple[Any, ...]] = set()
-        self._reasons: set[str] = set()
+        self._known: set[object] = set()
+        self._reasons: set[object] = set()
 
     def capture(self, runtime: Any) -> Any:  # noqa: ANN401, ARG002 - LangGraph's runtime, OpenTelemetry's context
         """Return the context of the run, so that spans have their parent."""
@@ -705,7 +693,10 @@ class OpenTelemetryRecorder:
         if event.type in self._counters:
             further = {"deepskills.trigger": _value(event.trigger)}
             if event.type == "skill.refused":
-                further["deepskills.reason"] = self._bounded_reason(event.details.get("reason"))
+                reason = str(_value(event.details.get("reason") or ""))
+                further["deepskills.reason"] = reason if _admit(reason, self._reasons, MAX_REASONS) else OTHER
+            if event.type == "skill.checked":
+                further["deepskills.status"] = "passed" if event.details.get("status") == "passed" else "open"
             self._counters[event.type].add(1, {**counted, **further})
         if event.type == "skill.loaded":
             self._sizes.record(_number(event.details.get("tokens")), counted)
@@ -735,23 +726,17 @@ class OpenTelemetryRecorder:
             span.set_status(self._error)
         span.end(ended)
 
-    def _bounded_reason(self, given: object) -> str:
-        """Return the reason of a refusal for metrics, limited for the same cause as skills."""
-        reason = str(_value(given or ""))
-        if reason not in self._reasons:
-            if len(self._reasons) >= MAX_REASONS:
-                return OTHER
-            self._reasons.add(reason)
-        return reason
-
     def _bounded(self, origin: Mapping[str, str]) -> Mapping[str, str]:
         """Return a skill's attributes for metrics, limited because each new name would be a new series."""
-        key = tuple(origin.items())
-        if key not in self._known:
-            if len(self._known) >= self._max_skills:
-                return {"gen_ai.skill.name": OTHER}
-            self._known.add(key)
-        return origin
+        is_kept = _admit(tuple(origin.items()), self._known, self._max_skills)
+        return origin if is_kept else {"gen_ai.skill.name": OTHER}
+
+
+def _admit(value: object, known: set[object], limit: int) -> bool:
+    """Whether a value has a series of its own: one of the first so many."""
+    if len(known) < limit:
+        known.add(value)
+    return value in known
 
 
 def _origin(event: UsageEvent) -> dict[str, str]:
@@ -763,7 +748,3 @@ def _value(value: object) -> str | int | float | bool:
     if isinstance(value, bool | int | float):
         return value
     return str(value)[:MAX_VALUE_CHARACTERS].encode(errors="replace").decode()
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0

@@ -14,7 +14,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from deepskills._cli.commands.catalog import LocalCatalog
+from deepskills._cli.commands.catalog import Found, LocalCatalog
 from deepskills._cli.commands.show import tool_costs
 from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perform
 from deepskills._cli.output import STYLES, Output, prose, visible
@@ -26,6 +26,7 @@ from deepskills._install.place import SENTENCES, Drift, find_drift
 from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
 from deepskills._providers.sources import Source
+from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.problems import SOURCE_ERRORS, problem, quoted
 from deepskills._skillmd.read import find_placeholders, read_skill
 from deepskills._skillmd.text import counted
@@ -157,10 +158,17 @@ def examine(local: LocalCatalog) -> Examination:
         report["installed"] = installed
     if plugins:
         report["plugins"] = plugins
-    needs = Counter(key for found in local.usable for key in {(key.needs, key.name) for key in found.keys if key.needs})
+    needs = Counter(need for found in local.usable for need in _needs(found))
     depths = [item.depth for item in unseen if item.depth is not None]
     report["advice"] += _advice(report, costs, needs, depths)
     return Examination(report, [(name, tokens) for tokens, name in costs[:3]])
+
+
+def _needs(found: Found) -> set[tuple[str, str]]:
+    """Return which extensions a skill needs, and for what of its frontmatter."""
+    checks = read_checks(found.frontmatter.get("checks"), found.row["path"]).items
+    kinds = {(check.shape.needs, f"checks: {check.kind}") for check in checks if check.shape.needs}
+    return kinds | {(key.needs, key.name) for key in found.keys if key.needs}
 
 
 def _advice(
@@ -191,7 +199,8 @@ def _advice(
             "default. Pass `slash_commands=True`."
         )
     for (extension, key), number in sorted(needs.items(), key=lambda item: (-item[1], item[0])):
-        yield f"`{key}` of {counted(number, 'skill')} does nothing without `extensions=[{extension}(...)]`."
+        made = extension if extension.endswith(")") else f"{extension}(...)"
+        yield f"`{key}` of {counted(number, 'skill')} does nothing without `extensions=[{made}]`."
 
 
 def _installed() -> tuple[list[InstalledReport], list[SkillProblem]]:

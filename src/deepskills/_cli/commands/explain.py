@@ -25,6 +25,7 @@ from deepskills._cli.files import perform
 from deepskills._cli.output import Output, prose
 from deepskills._loading.budget import count_text_tokens
 from deepskills._prompt.section import CatalogList, visible
+from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.repair import as_text
@@ -176,7 +177,9 @@ def _missing_tools(entry: SkillEntry) -> list[str]:
     own = entry.skill["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
     # `Bash(git add:*)` names a tool, and what it may be called with.
     named = [tool.partition("(")[0] for tool in entry.skill["allowed_tools"]]
-    return [tool for tool in dict.fromkeys([*named, *own]) if tool and tool not in AGENT_TOOLS | OTHER_NAMES]
+    checks = read_checks(entry.frontmatter.get("checks"), entry.path).items
+    checked = [tool for check in checks for tool in check.tools]
+    return [tool for tool in dict.fromkeys([*named, *own, *checked]) if tool and tool not in AGENT_TOOLS | OTHER_NAMES]
 
 
 # Ranking.
