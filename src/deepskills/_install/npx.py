@@ -28,7 +28,7 @@ NpxState: TypeAlias = Literal["same", "differs", "missing", "not checkable"]
 
 NPX_SENTENCES: Mapping[NpxState, str] = {
     "same": f"it is as {NPX_LOCK} says",
-    "differs": f"its files differ from the hash in {NPX_LOCK}; {NPX} leaves some files out, so look before you worry",
+    "differs": f"its files differ from the hash in {NPX_LOCK}; {NPX} leaves files out, so compare it with its source",
     "missing": f"{NPX_LOCK} lists it, and it is not there",
     "not checkable": f"{NPX_LOCK} has no hash that can be computed again from its files",
 }
