@@ -18,7 +18,7 @@ from measure import Row, compare, seconds
 
 from deepskills import SkillsMiddleware
 from deepskills._install.lock import Lock, LockedFile, LockedSkill, load_lock
-from deepskills._install.place import find_drift
+from deepskills._install.drift import find_drift
 from deepskills.extensions import SkillLock
 
 SKILLS = 1_000

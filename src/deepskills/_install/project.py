@@ -22,11 +22,12 @@ from deepskills._install.candidates import (
     with_required,
 )
 from deepskills._install.differences import TextDifferences
+from deepskills._install.drift import Drift, find_drift, find_unlisted, skill_drift
 from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
 from deepskills._install.paths import SourceError, folded, shown
-from deepskills._install.place import Drift, Workspace, find_drift, find_unlisted, skill_drift, workspace
+from deepskills._install.place import Workspace, workspace
 from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
 from deepskills._skillmd.text import counted
