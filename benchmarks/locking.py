@@ -17,8 +17,8 @@ from library import write_library
 from measure import Row, compare, seconds
 
 from deepskills import SkillsMiddleware
+from deepskills._install.drift import find_drift
 from deepskills._install.lock import Lock, LockedFile, LockedSkill, load_lock
-from deepskills._install.place import find_drift
 from deepskills.extensions import SkillLock
 
 SKILLS = 1_000

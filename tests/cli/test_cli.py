@@ -137,8 +137,9 @@ def test_list_json_is_a_list_of_rows_with_the_documented_keys(workplace: Path) -
 
 
 def test_list_counts_files_beyond_those_that_a_load_lists(workplace: Path) -> None:
-    """Three hundred files are three hundred."""
+    """Three hundred files are three hundred; hidden ones, and those of a skill inside, are not its own."""
     files = {f"many/scripts/{number}.py": "" for number in range(300)}
+    files |= {"many/inner/SKILL.md": skill_md("inner"), "many/inner/deep/a.md": "", "many/.git/x": "", "many/.env": ""}
     write_files(workplace / "skills", {"many/SKILL.md": skill_md("many"), **files})
     [row] = as_json(invoke("list", "-s", "skills", "--json"))
     assert row["resources"] == 300

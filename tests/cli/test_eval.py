@@ -37,7 +37,7 @@ def test_without_a_model(workplace: Path) -> None:
     tea_library(workplace / "skills")
     done = invoke("skills/tea", "--html", "report.html")
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "tea: 4 queries among 3 skills, ranked without a model"
+    assert done.stdout.splitlines()[0] == "tea: 4 requests among 3 skills, ranked without a model"
     assert "should load   ████████████████████  2 of 2  100%" in done.stdout
     assert "<h2>tea</h2>" in (workplace / "report.html").read_text(encoding="utf-8")
     assert invoke("skills/tea", "--min-pass", "1").exit_code == 0
@@ -51,7 +51,7 @@ def test_without_a_model(workplace: Path) -> None:
     assert data["triggers"][-1]["instead"] == ["printer"]
     # Another library: nothing else is there to be suggested.
     alone = invoke("skills/tea", "--source", "skills/tea")
-    assert "among 1 skills" in alone.stdout
+    assert "among 1 skill," in alone.stdout
 
 
 def test_what_is_wrong_is_told_with_its_place(workplace: Path) -> None:
@@ -71,6 +71,7 @@ def test_what_is_wrong_is_told_with_its_place(workplace: Path) -> None:
     done = invoke("skills/bare")
     assert done.exit_code == 1
     assert f"{workplace}/skills/bare/evals/evals.json: eval-file-missing: is missing" in done.stderr
+    assert 'is missing, so no request is measured. Write it: [{"query"' in done.stderr
     for args, code, told in (
         (["nowhere"], 1, f"Error: {workplace}/nowhere/SKILL.md: cannot be read"),
         ([], 2, "Error: Name the directory of a skill, or pass --all"),

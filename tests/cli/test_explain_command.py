@@ -169,7 +169,8 @@ def test_a_log_of_events(tmp_path: Path) -> None:
 
 
 def test_wrong_usage() -> None:
-    """Nothing to explain, both at once, and a log that is not there."""
+    """Nothing to explain, both at once, a log that is not there, and a skill where there are none."""
+    assert "No skill is named `tea`: no source holds any. Name its source" in " ".join(invoke("tea").stdout.split())
     assert invoke().exit_code == 2
     assert invoke("--events", "x", "--request", "y").exit_code == 2
     missing = invoke("--events", "none.jsonl")

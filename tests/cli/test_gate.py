@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,15 @@ def test_hostile_files_of_queries(library: Path) -> None:
         path.write_bytes(text.encode(errors="surrogateescape"))
         _code, report = gate(library)
         assert report["requests"] >= 2
+
+
+@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="its file systems take text alone")
+def test_a_directory_whose_name_is_not_text_is_a_finding(library: Path) -> None:
+    """It costs itself alone: all others are judged."""
+    write_files(library, {"skills/\udcff/SKILL.md": skill_md("odd")})
+    _code, report = gate(library)
+    assert "skill-path-not-text" in codes(report)
+    assert report["requests"] >= 2
 
 
 def test_the_gate_in_a_test(library: Path) -> None:

@@ -358,13 +358,16 @@ def test_remove_takes_a_skill_out_of_disk_and_lock(tmp_path: Path) -> None:
     write_files(tmp_path / "library", LIBRARY)
     succeed("add", str(tmp_path / "library"), "--yes")
     write_files(SKILLS, {"own/SKILL.md": skill_md("own")})
-    assert "csv, pdf" in refuse(2, "remove", "own")
+    assert "csv, pdf. A skill that was not added is yours to delete" in refuse(2, "remove", "own")
     succeed("remove", "csv", "--yes")
     assert sorted(lock_rows()) == ["pdf"]
     assert sorted(path.name for path in SKILLS.iterdir()) == ["own", "pdf"]
     shutil.rmtree(SKILLS / "pdf")
     assert json.loads(succeed("remove", "pdf", "--yes", "--json").stdout)["skills"][0]["status"] == "removed"
     assert lock_rows() == {}
+    LOCK.unlink()
+    assert "It has: none. A skill that was not added" in refuse(2, "remove", "own")
+    assert (SKILLS / "own").is_dir()
 
 
 def test_a_broken_lock_is_refused_by_name(tmp_path: Path) -> None:

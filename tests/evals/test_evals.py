@@ -52,7 +52,7 @@ def test_without_a_model_it_says_what_would_be_suggested_instead(tmp_path: Path)
     assert report.triggers[1].instead == ("printer",)
     assert (report.recall, report.restraint, report.pass_rate) == (evals.Rate(1, 3), evals.Rate(0, 1), 0.25)
     shown = str(report)
-    assert "tea: 4 queries among 3 skills, ranked without a model" in shown
+    assert "tea: 4 requests among 3 skills, ranked without a model" in shown
     assert "Repair the printer: is not suggested; suggested instead: printer" in shown
     assert "A pot of oolong tea: ranks first, but should not load" in shown
     assert "xyzzy: is not suggested; nothing is suggested" in shown

@@ -216,6 +216,20 @@ async def take_inventory(name: str, root: Listing | Failed, depth: int, text: st
     )
 
 
+async def list_files(entry: SkillEntry) -> list[ResourceMetadata]:
+    """List every file of a skill that is not hidden; a directory with a `SKILL.md` of its own is another skill."""
+    found = FilesFound(await find_place(entry.path), _is_shown)
+    place = found.place
+    await found.collect([place.directory])
+    others = {parent(path) for path in found.paths if path.rpartition("/")[2] == SKILL_FILE} - {place.directory}
+    files = [
+        ResourceMetadata(path=path, type=type_of(place.relative(path)), skill_name=entry.name)
+        for path in found.paths
+        if _is_resource(place.relative(path)) and not any(lies_under(path, other) for other in others)
+    ]
+    return sorted(files, key=lambda file: (RESOURCE_ORDER[file["type"]], file["path"]))
+
+
 def _is_shown(relative: str) -> bool:
     """Whether a load looks into a directory."""
     name = relative.rpartition("/")[2]

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 
 from deepskills._install.paths import MAX_FILE_BYTES, MAX_SKILL_BYTES, SourceError, name_is_safe
 from deepskills._install.trees import open_directory
@@ -24,16 +23,6 @@ NPX = "npx skills"
 MAX_BYTES = 16 * 1024 * 1024
 """How large its lock may be."""
 
-NpxState: TypeAlias = Literal["same", "differs", "missing", "not checkable"]
-
-NPX_SENTENCES: Mapping[NpxState, str] = {
-    "same": f"it is as {NPX_LOCK} says",
-    "differs": f"its files differ from the hash in {NPX_LOCK}; {NPX} leaves some files out, so look before you worry",
-    "missing": f"{NPX_LOCK} lists it, and it is not there",
-    "not checkable": f"{NPX_LOCK} has no hash that can be computed again from its files",
-}
-"""What each state means, as a sentence's end."""
-
 _ORDER = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789"
 """How JavaScript's `localeCompare` orders ASCII; letters follow, whatever their case, lower case first in a tie."""
 
@@ -46,26 +35,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class NpxSkill:
-    """A skill that the other installer brought."""
+class NpxRow:
+    """What the other installer's lock says of a skill."""
 
-    name: str
     source: str
-    state: NpxState
-
-    def row(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return {
-            "skill": self.name,
-            "path": "",
-            "kind": self.state,
-            "message": NPX_SENTENCES[self.state],
-            "installer": NPX,
-            "severity": "warning",
-        }
+    computed_hash: str | None
+    """Its hash over the files; `None` if it has none that could be one."""
 
 
-def read_npx_lock(lock_path: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
+def read_npx_lock(lock_path: Path) -> tuple[dict[str, NpxRow], str | None]:
     """Return the rows of the other installer's lock beside ours by name, and why it could not be read."""
     try:
         with lock_path.with_name(NPX_LOCK).open("rb") as file:
@@ -78,29 +56,15 @@ def read_npx_lock(lock_path: Path) -> tuple[dict[str, Mapping[str, Any]], str | 
     rows = value.get("skills") if isinstance(value, Mapping) else None
     if not isinstance(rows, Mapping):
         return {}, f"{NPX_LOCK} is not a lock of {NPX}"
-    return {name: row for name, row in rows.items() if name_is_safe(name) and isinstance(row, Mapping)}, None
+    return {name: _read_row(row) for name, row in rows.items() if name_is_safe(name) and isinstance(row, Mapping)}, None
 
 
-def compare_npx(directory: Path, lock_path: Path) -> tuple[list[NpxSkill], str | None]:
-    """Return the skills that the other installer brought, each compared with its hash, and why that failed."""
-    rows, failure = read_npx_lock(lock_path)
-    found = []
-    for name, row in sorted(rows.items()):
-        source = row.get("source")
-        state = _state(directory / name, row.get("computedHash"))
-        found.append(NpxSkill(name, source if isinstance(source, str) and source.isprintable() else "", state))
-    return found, failure
-
-
-def _state(directory: Path, expected: object) -> NpxState:
-    if not directory.is_dir():
-        return "missing"
-    if not isinstance(expected, str) or not _SHA256.fullmatch(expected):
-        return "not checkable"
-    actual = hash_directory(directory)
-    if actual is None:
-        return "not checkable"
-    return "same" if actual == expected else "differs"
+def _read_row(row: Mapping[str, object]) -> NpxRow:
+    source, computed = row.get("source"), row.get("computedHash")
+    return NpxRow(
+        source if isinstance(source, str) and source.isprintable() else "",
+        computed if isinstance(computed, str) and _SHA256.fullmatch(computed) else None,
+    )
 
 
 def hash_directory(directory: Path) -> str | None:

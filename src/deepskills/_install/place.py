@@ -1,7 +1,21 @@
-"""Places and removes skills so that directory and lock change together, and finds what has drifted since."""
+"""Placing and removing skills so that directory and lock change together, or not at all, whatever ends the process.
+
+Theory of operation. No file system renames several things at once, so a change is written down first:
+
+1. Under a lock on the directory, everything new is written: skills to `.deepskills/<token>/new/`, the new lock beside
+   its place. Until now nothing that counts has changed, and a process that ends here leaves only rubbish.
+2. `plan.json` is written beside them and renamed into place. That one rename is the decision. From here on the change
+   happens, by this process or by the next.
+3. Each old skill is renamed to `old/`, each new one to its place, then the lock's file. Each step is a rename that
+   can be tried again: whether it was done shows from what lies where.
+4. The token's directory is removed, `plan.json` first.
+
+`recover` runs at the start of every command: it finishes what has a plan and removes what has none. A plan names only
+skills of its own directory and the one lock it was made for, so that nothing outside can be reached by it, whoever
+wrote it.
+"""
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -11,135 +25,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
 
 from deepskills._errors import SkillsError
-from deepskills._install.lock import Lock, LockedFile, LockedSkill
-from deepskills._install.npx import read_npx_lock
-from deepskills._install.paths import MAX_ENTRIES, STAGING, SourceError, name_is_safe, shown
-from deepskills._install.trees import Node, open_directory, read_regular
-from deepskills._providers.directory import select_searched
-from deepskills._types import SKILL_FILE
-
-DriftKind: TypeAlias = Literal["changed", "added", "removed", "executable", "missing", "unlisted", "unreadable"]
-"""A file's content changed, it was added or removed, its executable bit changed; a whole skill is missing or not in
-the lock; something cannot be read."""
-
-SENTENCES: Mapping[DriftKind, str] = {
-    "changed": "its content differs from the lock",
-    "added": "it is not in the lock",
-    "removed": "it is in the lock and not there",
-    "executable": "its executable bit differs from the lock",
-    "missing": "the skill is in the lock and not there",
-    "unlisted": "the skill is not in the lock",
-    "unreadable": "it cannot be read",
-}
-"""What each kind of drift means, as a sentence's end."""
-
-
-@dataclass(frozen=True)
-class Drift:
-    """One thing that is not as the lock says."""
-
-    skill: str
-    kind: DriftKind
-    path: str = ""
-    """The file, relative to the skill; empty if it is about the skill as a whole."""
-
-    def row(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
-        return {
-            "skill": self.skill,
-            "path": self.path,
-            "kind": self.kind,
-            "message": SENTENCES[self.kind],
-            "installer": None if self.kind == "unlisted" else "deepskills",
-            "severity": "error",
-        }
-
-
-def find_drift(directory: Path, lock: Lock) -> list[Drift]:
-    """Return every difference between the skills of a lock and what is installed, in order."""
-    skills = sorted(lock.skills.items())
-    return [drift for name, locked in skills for drift in skill_drift(directory / name, name, locked)]
-
-
-def find_unlisted(directory: Path, lock: Lock, lock_path: Path) -> list[str]:
-    """Return the directories of skills that no lock lists, at any depth; `.` for the source itself.
-
-    They are looked for by the rule of discovery, whatever depth that is given, and links are followed as backends do.
-
-    Raises:
-        SourceError: If there are too many directories.
-    """
-    found: set[str] = set()
-    # A link can lead back to where it lies.
-    seen: set[str] = set()
-    # What is missing or cannot be listed shows no skills to an agent either.
-    for path, directories, files in os.walk(directory, followlinks=True):
-        if (real := os.path.realpath(path)) in seen:
-            directories.clear()
-            continue
-        seen.add(real)
-        if len(seen) > MAX_ENTRIES:
-            raise SourceError(f"{shown(os.fspath(directory))} has more than {MAX_ENTRIES:,} directories.")
-        own = Path(path).relative_to(directory).as_posix()
-        is_source, is_skill = own == ".", SKILL_FILE in files
-        if is_skill:
-            found.add(own)
-        searched = select_searched(sorted(directories), is_skill=is_skill, is_source=is_source)
-        directories[:] = [name for name in searched if not is_source or name not in lock.skills]
-    return sorted(found - read_npx_lock(lock_path)[0].keys())
-
-
-def skill_drift(directory: Path, name: str, locked: LockedSkill) -> list[Drift]:
-    """Return every difference between a skill's directory and what a lock says of it."""
-    # A link to a directory is followed on purpose: people link skill directories. Links inside are never followed.
-    if not directory.is_dir():
-        return [Drift(name, "missing")]
-    try:
-        nodes = open_directory(directory, skipped=()).nodes
-    except SourceError:
-        return [Drift(name, "unreadable")]
-    kinds: dict[str, DriftKind | None] = dict.fromkeys(locked.files, "removed")
-    kinds |= {path: _file_drift(directory / path, node, locked.files.get(path)) for path, node in nodes.items()}
-    return [Drift(name, kind, path) for path, kind in sorted(kinds.items()) if kind is not None]
-
-
-def _file_drift(path: Path, node: Node, locked: LockedFile | None) -> DriftKind | None:
-    """Return how a file differs; one that is now a link or a pipe is another file."""
-    if locked is None:
-        return "added"
-    if node.kind != "file" or node.size != locked.size:
-        return "changed"
-    try:
-        content = read_regular(path, node.path)
-    except SourceError:
-        return "unreadable"
-    if hashlib.sha256(content).hexdigest() != locked.sha256:
-        return "changed"
-    # Other systems have no such bit to compare.
-    return "executable" if os.name == "posix" and node.executable != locked.executable else None
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Placing and removing skills so that directory and lock change together, or not at all, whatever ends the process.
-#
-# Theory of operation. No file system renames several things at once, so a change is written down first:
-#
-# 1. Under a lock on the directory, everything new is written: skills to `.deepskills/<token>/new/`, the new lock beside
-#    its place. Until now nothing that counts has changed, and a process that ends here leaves only rubbish.
-# 2. `plan.json` is written beside them and renamed into place. That one rename is the decision. From here on the change
-#    happens, by this process or by the next.
-# 3. Each old skill is renamed to `old/`, each new one to its place, then the lock's file. Each step is a rename that
-#    can be tried again: whether it was done shows from what lies where.
-# 4. The token's directory is removed, `plan.json` first.
-#
-# `recover` runs at the start of every command: it finishes what has a plan and removes what has none. A plan names only
-# skills of its own directory and the one lock it was made for, so that nothing outside can be reached by it, whoever
-# wrote it.
-# --------------------------------------------------------------------------------------------------------------------
-
+from deepskills._install.lock import Lock
+from deepskills._install.paths import STAGING, name_is_safe
 
 PLAN = "plan.json"
 """The file whose presence decides that a change happens."""

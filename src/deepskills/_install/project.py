@@ -22,13 +22,15 @@ from deepskills._install.candidates import (
     with_required,
 )
 from deepskills._install.differences import TextDifferences
+from deepskills._install.drift import Drift, find_drift, find_unlisted, skill_drift
 from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
 from deepskills._install.paths import SourceError, folded, shown
-from deepskills._install.place import Drift, Workspace, find_drift, find_unlisted, skill_drift, workspace
+from deepskills._install.place import Workspace, workspace
 from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
+from deepskills._skillmd.text import counted
 from deepskills._types import SKILL_FILE
 
 Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed", "unchanged"]
@@ -167,7 +169,7 @@ class Project:
                 raise IncompleteError([f"{candidate.name}: {candidate.refusal}." for candidate in refused])
             usable = [candidate for candidate in chosen if candidate.refusal is None]
             files = sum(len(candidate.files) for candidate in usable)
-            self.progress(f"Reading {files:,} files")
+            self.progress(f"Reading {counted(files, 'file')}")
             staged = stage(tree, usable, space.new)
             items = []
             for candidate in usable:
@@ -237,7 +239,7 @@ class Project:
             SkillNotFoundError: If the lock has no skill of a name.
         """
         with workspace(self.directory, self.lock_path) as space:
-            lock = load_lock(self.lock_path)
+            lock = load_lock(self.lock_path, missing_ok=True)
             items = [Change(name, "removed", None, lock.skills[name]) for name in self._locked(lock, names)]
             yield Changes(self, lock, items, (), space)
 
@@ -324,7 +326,9 @@ class Project:
         if unknown:
             known = ", ".join(sorted(lock.skills)[:50]) or "none"
             missing = ", ".join(shown(name) for name in unknown)
-            raise SkillNotFoundError(f"The lock has no skill {missing}. It has: {known}.")
+            raise SkillNotFoundError(
+                f"The lock has no skill {missing}. It has: {known}. A skill that was not added is yours to delete."
+            )
         return sorted(dict.fromkeys(names)) if names else sorted(lock.skills)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deepskills._loading.budget import count_text_tokens
+from deepskills._skillmd.text import counted
 from deepskills.evals.files import SkillEvals
 from deepskills.evals.runs import Outcome
 
@@ -42,7 +43,7 @@ class Estimate:
     """About how many tokens in and out."""
 
     def __str__(self) -> str:
-        parts = f"{self.runs} agent runs and {self.gradings} gradings"
+        parts = f"{counted(self.runs, 'agent run')} and {counted(self.gradings, 'grading')}"
         return f"{parts}: about {self.calls:,} model calls and {self.tokens:,} tokens."
 
 

@@ -16,6 +16,12 @@ from deepskills import SkillProblem, SkillsError, read_skill
 TRIGGERS = "evals/triggers.json"
 TASKS = "evals/evals.json"
 
+_EXAMPLES = {
+    TRIGGERS: ("no request is measured", '[{"query": "a request of a user", "should_trigger": true}]'),
+    TASKS: ("no task is measured", '{"evals": [{"id": 1, "prompt": "a task", "expectations": ["what must be true"]}]}'),
+}
+"""What is not measured without each file, and what to write into it."""
+
 MAX_FILE_BYTES = 2_000_000
 """How large each of the two files, and each file of a task, may be."""
 
@@ -223,7 +229,8 @@ class _Reader:
             # Editors on Windows begin files with a byte order mark, which `json` refuses.
             text = file.read_bytes().decode("utf-8-sig")
         except FileNotFoundError:
-            self._note(name, "", "is missing, so this part is not measured", code="eval-file-missing")
+            part, example = _EXAMPLES[name]
+            self._note(name, "", f"is missing, so {part}. Write it: {example}", code="eval-file-missing")
             return None
         except UnicodeDecodeError as error:
             self._wrong(name, "", f"is not UTF-8 at byte {error.start}; save it as UTF-8")

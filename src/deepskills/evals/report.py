@@ -7,6 +7,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from deepskills._skillmd.text import counted
 from deepskills.evals.files import EvalTask, SkillEvals
 from deepskills.evals.grading import Verdict
 from deepskills.evals.library import LibraryReport
@@ -283,8 +284,7 @@ class EvalReport:
 def table(report: EvalReport, *, is_ascii: bool = False) -> list[str]:
     """Return the report as lines of text."""
     how = f"{report.model}" if report.model else "ranked without a model"
-    queries = f"{len(report.triggers)} queries" if report.triggers else "no queries"
-    lines = [f"{report.skill}: {queries} among {report.library_size} skills, {how}", ""]
+    lines = [f"{report.skill}: {_scope(report)}, {how}", ""]
     for label, rate in (
         ("should load", report.recall),
         ("should not", report.restraint),
@@ -308,10 +308,15 @@ def table(report: EvalReport, *, is_ascii: bool = False) -> list[str]:
         lines += [f"    {task}: {_short(text)}" for task, text in report.proves_nothing]
     failures = [outcome.error for outcome in report.outcomes if outcome.error and outcome.status != "over-steps"]
     for error in dict.fromkeys(failures):
-        lines += ["", f"  {failures.count(error)} runs ended early: {error}"]
+        lines += ["", f"  {counted(failures.count(error), 'run')} ended early: {error}"]
     if report.stopped:
         lines += ["", f"  Stopped: {report.stopped}"]
     return lines
+
+
+def _scope(report: EvalReport) -> str:
+    requests = counted(len(report.triggers), "request") if report.triggers else "no requests"
+    return f"{requests} among {counted(report.library_size, 'skill')}"
 
 
 def _trigger_line(item: TriggerResult, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
@@ -428,7 +433,8 @@ def to_html(reports: Sequence[EvalReport], library: LibraryReport | None = None)
 
 
 def _library(library: LibraryReport) -> Iterator[str]:
-    yield f'<p class="soft">{len(library.skills)} skills, {library.queries} requests ranked without a model.</p>'
+    size, requests = counted(len(library.skills), "skill"), counted(library.queries, "request")
+    yield f'<p class="soft">{size}, {requests} ranked without a model.</p>'
     if library.overlaps:
         yield "<h3>Pairs that compete for requests</h3>"
     most = max((pair.taken for pair in library.overlaps), default=0)
@@ -457,7 +463,7 @@ def _report(report: EvalReport) -> Iterator[str]:
     yield f'<section id="{escape(report.skill)}"><h2>{escape(report.skill)}</h2>'
     yield f'<p class="soft">{escape(report.evals.description)}</p>'
     how = f"runs with {escape(report.model)}" if report.model else "ranked without a model"
-    yield f'<p class="soft">{len(report.triggers)} queries among {report.library_size} skills, {how}'
+    yield f'<p class="soft">{_scope(report)}, {how}'
     yield f", {report.tokens:,} tokens used.</p>" if report.model else ".</p>"
     if report.stopped:
         yield f'<p><span class="tag bad">stopped</span> {escape(report.stopped)}</p>'

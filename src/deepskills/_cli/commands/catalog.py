@@ -19,10 +19,9 @@ from deepskills._catalog.lookup import find_index, find_or_raise
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
-from deepskills._files.inventory import RESOURCE_ORDER, Contents, Inventory, read_contents, summarize
-from deepskills._files.paths import is_hidden
+from deepskills._files.inventory import Contents, Inventory, list_files, read_contents, summarize
 from deepskills._io.drivers import side_by_side
-from deepskills._io.plan import PASSED_OVER, Failed, Listing, Visit, Visitor, lies_under, parent, walk
+from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens, count_tokens
 from deepskills._prompt.messages import skill_block
 from deepskills._prompt.section import SKILLS_SYSTEM_PROMPT, Section, SectionInput
@@ -39,15 +38,9 @@ from deepskills._types import (
     DEFAULT_DEPTH,
     DEFAULT_LOADED_SKILLS,
     DEFAULT_RESOURCE_DEPTH,
-    RESOURCE_DIRECTORIES,
-    SKILL_FILE,
     ResourceMetadata,
-    ResourceType,
     SkillProblem,
 )
-
-MAX_SKILL_DIRECTORIES = 2_000
-"""How many directories of one skill are searched for its files."""
 
 MAX_SHOWN_VALUE = 400
 """How much of a frontmatter value `info` shows; `--json` has it all."""
@@ -327,14 +320,11 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs())
     catalog = discovery.catalog
     read = await side_by_side(*(read_contents(entry, DEFAULT_RESOURCE_DEPTH) for entry in catalog.entries))
-    contents = {entry.name: found for entry, found in zip(catalog.entries, read, strict=True)}
-    files = await _all_files(catalog.entries)
+    files = await side_by_side(*map(list_files, catalog.entries))
     places = {source.path: source for source in sources}
     usable = {
-        entry.name: _find(
-            entry, contents[entry.name], files[entry.name], places.get(entry.source, Source(entry.source, ""))
-        )
-        for entry in catalog.entries
+        entry.name: _find(entry, contents, own, places.get(entry.source, Source(entry.source, "")))
+        for entry, contents, own in zip(catalog.entries, read, files, strict=True)
     }
     broken: dict[str, Found] = {}
     source_problems: list[SkillProblem] = []
@@ -351,47 +341,6 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
     return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
-
-
-class _EveryFile(Visitor[str]):
-    """Collects the files of skills by directory; a directory with a `SKILL.md` of its own is another skill."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, list[str]] = {}
-
-    def take(self, visit: Visit[str], reply: Listing | Failed) -> list[tuple[str, str]]:
-        """Note the files of a directory; return the directories below it."""
-        entries = [] if isinstance(reply, Failed) else [entry for entry in reply.entries if not is_hidden(entry.name)]
-        own = [entry for entry in entries if entry.name == SKILL_FILE]
-        if visit.depth and own:
-            return []
-        files = [entry.path for entry in entries if not entry.is_directory and entry not in own]
-        self.files.setdefault(visit.key, []).extend(files)
-        return [(visit.key, e.path) for e in entries if e.is_directory and e.name not in PASSED_OVER]
-
-
-async def _all_files(entries: Sequence[SkillEntry]) -> dict[str, list[ResourceMetadata]]:
-    """List every file of skills, by name; those of a load are only what its inventory lists."""
-    visitor = _EveryFile()
-    roots = {entry.name: parent(entry.path) for entry in entries}
-    starts = [(root, root) for root in roots.values()]
-    await walk(starts, visitor, levels=None, max_directories=MAX_SKILL_DIRECTORIES, resolve_links=True)
-    found = {
-        name: [
-            ResourceMetadata(path=path, type=_type_of(path, root), skill_name=name)
-            for path in visitor.files.get(root, ())
-        ]
-        for name, root in roots.items()
-    }
-    for files in found.values():
-        files.sort(key=lambda file: (RESOURCE_ORDER[file["type"]], file["path"]))
-    return found
-
-
-def _type_of(path: str, root: str) -> ResourceType:
-    """Return what kind of file a path is, by the first directory below the skill's."""
-    first, slash, _ = path.removeprefix(f"{root}/").partition("/")
-    return RESOURCE_DIRECTORIES.get(first, "other") if slash else "other"
 
 
 def _find(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:

@@ -20,9 +20,9 @@ from deepskills._cli.files import NEW_SKILLS, absolute, find_skill_files, perfor
 from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import PluginReport, describe_servers, plugin_of, servers_of
 from deepskills._errors import SkillsError
+from deepskills._install.drift import SENTENCES, compare_installed
 from deepskills._install.lock import LOCK_FILE, Lock, load_lock
-from deepskills._install.npx import NPX, NPX_LOCK, NPX_SENTENCES, compare_npx
-from deepskills._install.place import SENTENCES, Drift, find_drift
+from deepskills._install.npx import NPX_LOCK
 from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens
 from deepskills._providers.sources import Source
@@ -208,34 +208,27 @@ def _installed() -> tuple[list[InstalledReport], list[SkillProblem]]:
     directory, lock_path = Path(absolute(NEW_SKILLS)), Path(absolute(LOCK_FILE))
     problems: list[SkillProblem] = []
     reports: list[InstalledReport] = []
-    others, failure = compare_npx(directory, lock_path)
-    if failure:
-        problems.append(problem(str(lock_path.with_name(NPX_LOCK)), "lock-unreadable", reason=failure))
     try:
         lock = load_lock(lock_path, missing_ok=True)
-        drift = find_drift(directory, lock)
     except SkillsError as error:
         problems.append(problem(str(lock_path), "lock-unreadable", reason=str(error)))
-        lock, drift = Lock(), []
-    kinds: dict[str, list[Drift]] = {}
-    for item in drift:
-        kinds.setdefault(item.skill, []).append(item)
-    for name, locked in sorted(lock.skills.items()):
-        found = kinds.get(name, [])
-        state = "same" if not found else "missing" if found[0].kind == "missing" else "differs"
-        reports.append(InstalledReport(skill=name, installer="deepskills", source=locked.source, state=state))
-        if found:
-            what = f"{found[0].path or 'the skill'}: {SENTENCES[found[0].kind]}"
-            problems.append(_differs(directory / name, "deepskills", what, "deepskills verify --fix"))
-    for other in others:
-        reports.append(InstalledReport(skill=other.name, installer=NPX, source=other.source, state=other.state))
-        if other.state in {"differs", "missing"}:
-            problems.append(_differs(directory / other.name, NPX, NPX_SENTENCES[other.state], "deepskills verify"))
+        lock = Lock()
+    installed = compare_installed(directory, lock, lock_path)
+    if installed.failure:
+        problems.append(problem(str(lock_path.with_name(NPX_LOCK)), "lock-unreadable", reason=installed.failure))
+    # The first of a skill says enough.
+    worst = {(item.installer, item.skill): item for item in reversed(installed.drift)}
+    for (installer, name), source in sorted(installed.sources.items()):
+        found = worst.get((installer, name))
+        kind = found.kind if found is not None else "same"
+        state = kind if kind in {"same", "missing", "not checkable"} else "differs"
+        reports.append(InstalledReport(skill=name, installer=installer, source=source, state=state))
+        if found is not None and kind != "not checkable":
+            what = f"{found.path or 'the skill'}: {SENTENCES[found.kind]}"
+            command = f"deepskills verify{' --fix' if found.is_error else ''}"
+            place = (directory / name).as_posix()
+            problems.append(problem(place, "installed-differs", installer=installer, what=what, command=command))
     return reports, problems
-
-
-def _differs(place: Path, installer: str, what: str, command: str) -> SkillProblem:
-    return problem(place.as_posix(), "installed-differs", installer=installer, what=what, command=command)
 
 
 def _version(package: str) -> str | None:

@@ -167,8 +167,9 @@ def _explain_unusable(own: Explanation, local: LocalCatalog) -> None:
         return
     closest = closest_names([found.row["name"] for found in local.usable], own.skill)
     hint = f" Did you mean {listed(closest)}?" if closest else ""
-    looked = listed(source.label for source in local.sources) or "no source"
-    text = f"No skill is named {quoted(own.skill)} in {looked}.{hint} Name its source with --source."
+    sources = [source.label for source in local.sources]
+    looked = f" in {listed(sources)}" if sources else ": no source holds any"
+    text = f"No skill is named {quoted(own.skill)}{looked}.{hint} Name its source with --source."
     own.stop("found", "unknown", text)
 
 

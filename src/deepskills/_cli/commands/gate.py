@@ -117,7 +117,9 @@ class State:
     def problems(self) -> list[SkillProblem]:
         """Return what is wrong with the skills and their sources, dead references among it, by working paths."""
         found = [noted for noted in self.catalog.problems if noted["code"] != "skill-shadowed"]
-        strict = [str(Path(each.row["path"])) for each in self.catalog.found]
+        # A path that is not text is a problem already, and nothing can be read by it.
+        unread = {noted["path"] for noted in found if noted["code"] == "skill-path-not-text"}
+        strict = [str(Path(path)) for each in self.catalog.found if (path := each.row["path"]) not in unread]
         found += validate_paths(strict).problems if strict else []
         found += [dead for each in self.catalog.usable for dead in _dead_references(each)]
         shown: list[SkillProblem] = [

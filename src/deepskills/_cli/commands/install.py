@@ -157,9 +157,10 @@ def verify(given: _Given, *, fix: bool) -> None:
     `npx skills` brought is compared with its own lock, `skills-lock.json`; a difference there is only a warning.
     """
     from deepskills._cli.commands.install_screen import show_drift  # noqa: PLC0415 - imported by the command that needs it
+    from deepskills._install.drift import Drift, compare_installed, find_unlisted  # noqa: PLC0415 - as above
     from deepskills._install.lock import load_lock  # noqa: PLC0415 - as above
-    from deepskills._install.npx import NPX_LOCK, compare_npx  # noqa: PLC0415 - as above
-    from deepskills._install.place import Drift, find_drift, find_unlisted, finish_earlier  # noqa: PLC0415 - as above
+    from deepskills._install.npx import NPX_LOCK  # noqa: PLC0415 - as above
+    from deepskills._install.place import finish_earlier  # noqa: PLC0415 - as above
 
     output = given.output
     if fix:
@@ -173,16 +174,16 @@ def verify(given: _Given, *, fix: bool) -> None:
     finish_earlier(directory, lock_path)
     # A project may have the other installer's lock alone.
     known = load_lock(lock_path, missing_ok=lock_path.with_name(NPX_LOCK).exists())
-    drift = find_drift(directory, known)
-    drift += [Drift(path, "unlisted") for path in find_unlisted(directory, known, lock_path)]
-    others, failure = compare_npx(directory, lock_path)
-    if failure:
-        output.remark(f"{failure}; what it brought is not compared.", "yellow")
+    installed = compare_installed(directory, known, lock_path)
+    unlisted = [Drift(path, "unlisted", installer=None) for path in find_unlisted(directory, known, lock_path)]
+    drift = sorted([*installed.drift, *unlisted], key=lambda item: not item.is_error)
+    if installed.failure:
+        output.remark(f"{installed.failure}; what it brought is not compared.", "yellow")
     if given.as_json:
-        output.json([item.row() for item in drift] + [other.row() for other in others if other.state != "same"])
+        output.json([item.row() for item in drift])
     else:
-        show_drift(output, known, drift, others)
-    if drift:
+        show_drift(output, installed, drift)
+    if any(item.is_error for item in drift):
         raise click.exceptions.Exit(FAILED)
 
 

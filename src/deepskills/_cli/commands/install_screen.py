@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from deepskills._cli.output import STYLES, Output, prose, visible
-from deepskills._install.lock import Lock
-from deepskills._install.npx import NPX, NPX_SENTENCES, NpxSkill
+from deepskills._install.drift import DEEPSKILLS, SENTENCES, Drift, Installed
+from deepskills._install.npx import NPX
 from deepskills._install.origin import is_commit
-from deepskills._install.place import SENTENCES, Drift
 from deepskills._skillmd.text import counted
 
 if TYPE_CHECKING:
@@ -102,20 +101,18 @@ def show_done(output: Output, changes: "Changes", *, is_done: bool) -> None:
         output.remark(f"Nothing to change.{held}", "green")
 
 
-def show_drift(output: Output, lock: Lock, drift: Sequence[Drift], others: Sequence[NpxSkill]) -> None:
+def show_drift(output: Output, installed: Installed, drift: Sequence[Drift]) -> None:
     """Show what differs from the locks, one `skill/path: kind: sentence` per line, and which installer brought what."""
     for item in drift:
-        place = f"{item.skill}/{item.path}" if item.path else item.skill
-        output.lines([Text.assemble(visible(place), ": ", (item.kind, "red"), f": {SENTENCES[item.kind]}")])
-    for other in others:
-        if other.state != "same":
-            about = ((other.state, "yellow"), f": {NPX_SENTENCES[other.state]}")
-            output.lines([Text.assemble(visible(other.name), ": ", *about)])
+        style = STYLES["error" if item.is_error else "warning"]
+        output.line(visible(item.place), ": ", (item.kind, style), f": {SENTENCES[item.kind]}")
+    own, others = installed.names(DEEPSKILLS), installed.names(NPX)
     if others:
-        own = f"By deepskills: {', '.join(sorted(lock.skills)) or 'none'}. "
-        output.remark(f"{own}By {NPX}: {', '.join(visible(other.name) for other in others)}.", "dim")
-    skills = counted(len(lock.skills), "skill")
-    if drift:
-        output.remark(f"{skills} in the lock, {counted(len(drift), 'difference')}. See `verify --fix`.", "red")
-    else:
-        output.remark(f"{skills} in the lock, all as reviewed.", "green")
+        brought = {DEEPSKILLS: own, NPX: others}
+        output.remark(" ".join(f"By {by}: {', '.join(names) or 'none'}." for by, names in brought.items()), "dim")
+    wrong = sum(item.is_error for item in drift)
+    skills = f"{counted(len(own), 'skill')} in the lock"
+    if wrong:
+        output.remark(f"{skills}, {counted(wrong, 'difference')}. See `verify --fix`.", "red")
+    elif own or not others:
+        output.remark(f"{skills}, all as reviewed.", "green")
