@@ -21,14 +21,11 @@ from deepskills.extensions import SkillChecks
 from deepskills.testing import call_tools
 
 EXAMPLES = Path(__file__).parent
-REQUEST = (
-    "We had an outage after release 2.4. Write the release notes for 2.4.1, then start the incident review. "
-    "Load the skills you need, read the release notes' style guide, and unload what you no longer need."
-)
-MAX_LOADED = 2
+REQUEST = "Write the release notes for 2.4.1, then start the review of the outage."
+MAX_LOADED = 1
 SHOWN = 4
 """How many lines of an answer the transcript shows: enough to recognize it."""
-WIDTH = 100
+WIDTH = 84
 
 
 SCRIPT = [
@@ -37,19 +34,15 @@ SCRIPT = [
         ("read_file", {"file_path": "/skills/release-notes/references/style-guide.md"}),
         text="The skill says to follow its style guide.",
     ),
-    call_tools(
-        ("load_skill", {"skill_name": "csv-report"}),
-        ("load_skill", {"skill_name": "incident-review"}),
-        text="The numbers come as CSV, and then there is the review.",
-    ),
-    call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done; make room."),
-    call_tools(("load_skill", {"skill_name": "Incident-Review"}), text="Now the review."),
-    "The release notes are written, and the incident review with its timeline.",
+    call_tools(("load_skill", {"skill_name": "incident-review"}), text="Then the review."),
+    call_tools(("unload_skill", {"skill_name": "release-notes"}), text="The notes are done: make room."),
+    call_tools(("load_skill", {"skill_name": "incident-review"}), text="Now the review."),
+    "The release notes are written, and the review has a timeline.",
     call_tools(
         ("read_file", {"file_path": "/skills/incident-review/references/timeline.md"}),
         text="Right, the skill wants its references read first.",
     ),
-    "Release notes written; the incident review is under way with its timeline.",
+    "Release notes written; the review is under way, with its timeline.",
 ]
 
 

@@ -1,6 +1,7 @@
 """Draws `demo.svg`, the picture in the README, from what `make demo` prints: python docs/pictures/record_demo.py.
 
-Left out are the texts that tools answer with, and what is only cut short in the terminal as well.
+Left out are the texts that tools answer with, what the agent says before a call, and what is only cut short in the
+terminal as well.
 """
 
 import html
@@ -20,7 +21,7 @@ DEMO = HERE.parents[1] / "examples" / "demo.py"
 GLYPHS: dict[str, str] = json.loads((HERE / "glyphs.json").read_text(encoding="utf-8"))["glyphs"]
 """Outlines of the characters that many machines have no font for, in a square of 1,000 units, the y axis upwards."""
 
-WIDTH = 112
+WIDTH = 92
 """How many columns the terminal has."""
 
 CELL, LINE, SIZE = 9.6, 22.0, 16
@@ -35,7 +36,7 @@ STYLES = {
     "skills found:": "state",
     "loaded now:": "state",
     "agent:": "agent",
-    "  calls": "call",
+    "agent calls": "call",
     "    | Error:": "refusal",
     "    |": "answer",
 }
@@ -76,7 +77,10 @@ def shorten(transcript: str) -> list[str]:
     shown: list[str] = []
     for part in transcript.rstrip().split("\n\n"):
         lines = part.splitlines()
-        if " answers (" not in lines[0]:
+        calls = [line.replace("  calls", "agent calls", 1) for line in lines if line.startswith("  calls ")]
+        if calls:
+            shown += calls
+        elif " answers (" not in lines[0]:
             shown += [line for line in lines if not line.endswith(("...", "|"))]
         elif lines[1].startswith("    | Error:"):
             shown += lines[1:]

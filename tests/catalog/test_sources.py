@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -103,6 +103,25 @@ def test_an_entry_that_is_no_source_is_refused(entry: Any) -> None:
     assert repr(entry) in str(caught.value)
 
 
+def test_a_path_object_is_answered_with_its_text() -> None:
+    """A `Path` among the sources is refused with the text to write, and so is one outside of a list."""
+    with pytest.raises(TypeError, match="; write 'library/skills'"):
+        SkillsMiddleware(backend=StateBackend(), sources=[PurePosixPath("library/skills")])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="pass a list"):
+        SkillsMiddleware(backend=StateBackend(), sources=PurePosixPath("skills"))  # type: ignore[arg-type]
+
+
+@both_modes
+def test_a_source_that_is_a_file_says_what_to_name(mode: Mode, tmp_path: Path) -> None:
+    """The path of a `SKILL.md` among the sources is answered with the directory to name instead."""
+    write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha")})
+    talk = Conversation(mode, SkillsMiddleware(backend=disk(tmp_path), sources=["/skills/alpha/SKILL.md"]))
+    talk.say()
+    [found] = talk.state["skills_problems"]
+    assert found["code"] == "source-failed"
+    assert "name the one that holds the file" in found["message"]
+
+
 @pytest.mark.parametrize("sources", ["/skills", ""], ids=["path", "empty"])
 def test_a_single_path_for_a_sequence_is_refused(sources: str) -> None:
     """A path given in the place of a list is not taken letter by letter."""
@@ -112,8 +131,8 @@ def test_a_single_path_for_a_sequence_is_refused(sources: str) -> None:
 
 @pytest.mark.parametrize("sources", [None, 7], ids=repr)
 def test_no_sequence_at_all_is_refused(sources: Any) -> None:
-    """Something that cannot be gone through is a `TypeError`."""
-    with pytest.raises(TypeError):
+    """Something that is no list of sources is a `TypeError` that shows it."""
+    with pytest.raises(TypeError, match=f"sources must be a sequence.* got {sources}; pass a list"):
         SkillsMiddleware(backend=StateBackend(), sources=sources)
 
 

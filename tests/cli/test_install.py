@@ -32,7 +32,7 @@ from support.command_line import invoke
 
 def shell_digest(directory: Path) -> str:
     """Return the digest of a skill by the recipe of the documentation."""
-    page = Path(__file__).parents[2] / "docs/how-to/use-other-peoples-skills.md"
+    page = Path(__file__).parents[2] / "docs/how-to/install-skills.md"
     recipe = page.read_text(encoding="utf-8").partition("cd .agents/skills/NAME\n")[2].partition("```")[0]
     done = subprocess.run(["sh", "-c", recipe], cwd=directory, check=True, capture_output=True, text=True)
     return f"sha256:{done.stdout.split()[0]}"

@@ -1,18 +1,20 @@
 """Each row of the README's table beside deepagents' own class, shown on both classes."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deepagents import create_deep_agent
+from deepagents import RubricMiddleware, create_deep_agent
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.messages import HumanMessage
 
 from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillChecks
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import (
     Conversation,
@@ -111,6 +113,21 @@ def _(mode: Mode, root: Path) -> None:
         assert talk.model.requests[-1].text.count("The instructions.") == present
 
 
+@row("Whether a skill was followed")
+def _(mode: Mode, root: Path) -> None:
+    write_skill(root, body="Check the sources.", checks=[{"called": "search_skills"}])
+    verdict = {"result": "satisfied", "explanation": "So it says.", "criteria": [{"name": "sources", "passed": True}]}
+    for middleware in (theirs(root), ours(root)):
+        grader = ScriptedChatModel(replies=[call_tools(("GraderResponse", verdict))])
+        talk = Conversation(mode, middleware, RubricMiddleware(model=grader))
+        talk.say(given={"messages": [HumanMessage("go")], "rubric": "The sources are checked."})
+        assert len(grader.requests) == 1
+    talk = Conversation(mode, ours(root, extra_tools=["search_skills"], extensions=[SkillChecks(retries=1)]))
+    talk.call(load("alpha"))
+    assert "Call `search_skills`" in talk.state["messages"][-2].text
+    assert len(talk.model.requests) == 3, "load, premature answer, answer"
+
+
 @row("What is loaded")
 def _(mode: Mode, root: Path) -> None:
     for name in ("alpha", "beta"):
@@ -192,11 +209,12 @@ def _(mode: Mode, root: Path) -> None:
 @row("Prompt cache")
 def _(mode: Mode, root: Path) -> None:
     write_skill(root)
-    talk = Conversation(mode, ours(root, loaded_status="conversation"))
+    talk = Conversation(mode, ours(root, loaded_status="conversation", unload_when="cheap"))
     talk.call(load("alpha"))
-    before, after = talk.model.requests
-    assert before.system == after.system
-    assert after.messages[: len(before.messages)] == before.messages
+    talk.call(unload("alpha"))
+    for before, after in itertools.pairwise(talk.model.requests):
+        assert before.system == after.system
+        assert after.text.startswith(before.text)
 
 
 @row("Large libraries")
@@ -231,6 +249,7 @@ def _(mode: Mode, root: Path) -> None:
     assert answers[0].text == "The guide."
 
 
+@pytest.mark.filterwarnings("ignore:The middleware `RubricMiddleware` is in beta")
 @both_modes
 @pytest.mark.parametrize("label", ROWS)
 def test_the_row_is_true(mode: Mode, label: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from langchain_core.messages import HumanMessage
 import deepskills
 from deepskills import CustomEvent, SkillEvent, SkillsMiddleware, SkillsState, evals, extensions, store
 from deepskills.extensions import SkillScripts
+from deepskills.store import create_skills_router
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import load, skill_md, unload, write_files
 
@@ -117,6 +118,14 @@ def test_events_have_the_fields_of_their_rows(tmp_path: Path) -> None:
         optional = {"reason"} if event["type"] == "skill.unloaded" else set()
         assert event.keys() - EVERY_EVENT == further - optional
     assert common >= EVERY_EVENT
+
+
+def test_every_route_of_the_store_has_a_row() -> None:
+    """The table of HTTP routes has each method and address that the router answers, and no other."""
+    page = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+    served: list[Any] = create_skills_router(lambda: None, lambda: None).routes  # type: ignore[arg-type, return-value]
+    known = {f"{method} {route.path.replace(':path', '')}" for route in served for method in route.methods - {"-"}}
+    assert set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", page)) == known
 
 
 def test_every_reason_is_explained() -> None:

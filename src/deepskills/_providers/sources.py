@@ -7,7 +7,7 @@ reads the same with either class.
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeAlias
 
 from deepskills._io.plan import File, tidy
@@ -106,7 +106,9 @@ class Listed:
         path = self.source.path
         found: list[SkillProblem] = []
         if self.failure is not None:
-            found.append(problem(path, "source-failed", reason=self.failure))
+            is_file = path.endswith("/SKILL.md")
+            hint = " (a source is a directory: name the one that holds the file)" if is_file else ""
+            found.append(problem(path, "source-failed", reason=self.failure + hint))
         reasons = self.incomplete[:MAX_NAMED]
         if len(self.incomplete) > MAX_NAMED:
             reasons.append(f"{len(self.incomplete) - MAX_NAMED} more directories")
@@ -134,6 +136,8 @@ def parse_sources(sources: Iterable[SkillSource]) -> list[Source]:
     if isinstance(sources, str | SkillProvider | ServesSkills):
         kind = "path" if isinstance(sources, str) else "provider"
         raise TypeError(f"sources must be a sequence, got the single {kind} {sources!r}; wrap it in a list")
+    if not isinstance(sources, Iterable):
+        raise TypeError(f"sources must be a sequence of paths or providers, got {sources!r}; pass a list")
     parsed = [_parse_source(each) for source in sources for each in _take_apart(source)]
     labels = [source.label for source in parsed if source.provider is not None]
     twice = next((label for label in labels if labels.count(label) > 1), None)
@@ -163,6 +167,7 @@ def _parse_source(source: SkillSource) -> Source:
         raise TypeError(
             "a source is a path, a (path, label) pair of strings, an OptionalSource, a NamespacedSource, a "
             f"PluginSource or a SkillProvider, got {source!r}"
+            + (f"; write {given.as_posix()!r}" if isinstance(given, PurePath) else "")
         )
     # A plain `str` even of a subclass: sources are compared and serialized, and a subclass may do either its own way.
     root, *labels = map(str.__str__, pair)
