@@ -526,7 +526,7 @@ class Responses(Wire):
         yield event("response.completed", response=answer)
 
     def stream_error(self, error: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        yield "error", {"type": "error", "sequence_number": 0, **error["error"]}
+        yield "error", {**error["error"], "type": "error", "sequence_number": 0}
 
 
 class Gemini(Wire):
