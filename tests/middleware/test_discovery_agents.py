@@ -556,7 +556,7 @@ def old_style_factory(runtime: Any) -> StateBackend:
         pytest.param(raising_factory, "no such tenant", id="raises"),
         pytest.param(old_style_factory, "StateBackend takes no argument", id="old-style"),
         pytest.param(lambda _runtime: None, "NoneType", id="none"),
-        pytest.param(lambda _runtime: FilesystemBackend, "not a backend", id="gives-a-class"),
+        pytest.param(lambda _runtime: FilesystemBackend, "got the class FilesystemBackend", id="gives-a-class"),
     ],
 )
 def test_a_function_for_the_backend_that_fails_is_an_error_and_the_run_goes_on(

@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatResult
 
@@ -16,11 +17,12 @@ ASSET = ("load_skill_asset", {"skill_name": "alpha", "relative_path": "assets/lo
 
 
 class RefusalError(Exception):
-    """What a provider's client raises."""
+    """What a provider's client raises; with status 200 for what came in a stream."""
 
     def __init__(self, status_code: int) -> None:
         super().__init__("Image input is not supported.")
         self.status_code = status_code
+        self.body = {"type": "invalid_request_error"} if status_code == 200 else None
 
 
 class Blind(ScriptedChatModel):
@@ -34,7 +36,7 @@ class Blind(ScriptedChatModel):
     ) -> ChatResult:
         if any(isinstance(message.content, list) and "image" in str(message.content) for message in messages):
             self.refused += 1
-            raise RefusalError(self.status)
+            raise RefusalError(self.status) if self.status else ValueError("No generations found in stream.")
         return super()._generate(messages, stop, run_manager, **kwargs)
 
 
@@ -52,9 +54,10 @@ def answers(conversation: Conversation) -> list[Any]:
 
 
 @both_modes
-def test_a_refused_image_is_left_out_and_stays_out(mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [400, 200])
+def test_a_refused_image_is_left_out_and_stays_out(mode: Mode, tmp_path: Path, status: int) -> None:
     """One refusal, an answer in the same turn, and a line in the image's place from then on."""
-    model = Blind(replies=[])
+    model = Blind(replies=[], status=status)
     conversation = talk(mode, tmp_path, model)
     conversation.say(call_tools(load("alpha")), call_tools(ASSET), "Seen.")
     assert model.refused == 1
@@ -73,6 +76,18 @@ def test_a_profile_keeps_an_image_out_of_the_request_alone(mode: Mode, tmp_path:
     conversation.say(call_tools(load("alpha")), call_tools(ASSET), "Seen.")
     assert model.refused == 0
     assert "image/png is left out" in model.requests[-1].text
+    [kept] = answers(conversation)
+    assert kept[0]["type"] == "image"
+
+
+@both_modes
+def test_an_error_that_tells_no_status_costs_no_image_in_state(mode: Mode, tmp_path: Path) -> None:
+    """It may have been one of the moment; the turn is answered all the same."""
+    model = Blind(replies=[], status=0)
+    conversation = talk(mode, tmp_path, model)
+    conversation.say(call_tools(load("alpha")), call_tools(ASSET), "Seen.")
+    assert model.refused == 1
+    assert conversation.state["messages"][-1].text == "Seen."
     [kept] = answers(conversation)
     assert kept[0]["type"] == "image"
 

@@ -49,6 +49,9 @@ OVERFLOWS = {
     "llama.cpp-500": ApiError("the request exceeds the available context size", 500),
     "code-alone": CodeError("Please shorten this.", "context_length_exceeded"),
     "status-of-response": ResponseError("Prompt contains 40000 tokens, too large for model with 32768 context length"),
+    "openrouter": ValueError({"message": "This endpoint's maximum context length is 8192 tokens", "code": 400}),
+    "in-a-stream": ApiError("prompt is too long: 210000 tokens > 200000 maximum", 200),
+    "bedrock": ApiError("ValidationException: Input is too long for requested model.", None),
     "http-413": ApiError("Context window exceeded", 413),
     "http-422": ApiError("Maximum context length is 4096", 422),
 }
@@ -60,11 +63,10 @@ def test_a_refusal_for_length_is_recognized() -> None:
 
 
 OTHER_ERRORS = {
-    "no-status": ValueError("maximum context length"),
+    "connection": ConnectionError("maximum context length"),
     "bad-request": ApiError("Invalid schema for function 'clock'."),
     "rate-limit": ApiError("Rate limit reached: context length 8192", 429),
     "server": ApiError("context length service unavailable", 503),
-    "status-as-text": ApiError("maximum context length", "400"),
     "timeout": TimeoutError("context window"),
 }
 

@@ -24,6 +24,8 @@ from deepskills import SkillsMiddleware
 from support import disk, skill_md, write_files
 
 KEY = SecretStr("k")
+IN_STREAM = 200
+"""The status of an error that comes in a stream."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ PROVIDERS = {
                 "`max_tokens` and try again",
                 "invalid_request_error",
             ),
+            (IN_STREAM, "prompt is too long: 210000 tokens > 200000 maximum", "invalid_request_error"),
         ),
         caches=True,
     ),
@@ -76,6 +79,7 @@ PROVIDERS = {
             (400, "Input tokens exceed the configured limit of 272000 tokens.", "context_length_exceeded"),
             (400, "Please shorten this.", "context_length_exceeded"),
             (500, "the request exceeds the available context size. try increasing the context size", "server_error"),
+            (IN_STREAM, "This endpoint's maximum context length is 8192 tokens.", "400"),
         ),
         caches=True,
     ),
@@ -84,7 +88,10 @@ PROVIDERS = {
         lambda url, streaming: ChatOpenAI(
             model="stub", api_key="k", base_url=f"{url}/v1", max_retries=0, use_responses_api=True, streaming=streaming
         ),
-        ((400, "Your input exceeds the context window of this model.", "context_length_exceeded"),),
+        (
+            (400, "Your input exceeds the context window of this model.", "context_length_exceeded"),
+            (IN_STREAM, "Your input exceeds the context window of this model.", "context_length_exceeded"),
+        ),
         caches=True,
         shows_results=True,
     ),
@@ -121,6 +128,7 @@ PROVIDERS = {
                 "reduce your message size and try again.",
                 "rate_limit_exceeded",
             ),
+            (IN_STREAM, "Please reduce the length of the messages or completion.", "context_length_exceeded"),
         ),
         caches=True,
     ),
@@ -130,6 +138,7 @@ PROVIDERS = {
         (
             (400, "prompt too long; exceeded max context length by 4 tokens", ""),
             (500, "the request exceeds the available context size", ""),
+            (IN_STREAM, "prompt too long; exceeded max context length by 4 tokens", ""),
         ),
         caches=False,
         shows_results=True,

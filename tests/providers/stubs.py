@@ -16,7 +16,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Refuse:
-    """An error in place of an answer."""
+    """An error in place of an answer; with status 200 it comes in the stream of one."""
 
     status: int
     body: dict[str, Any]
@@ -138,6 +138,10 @@ class Wire:
 
     def error(self, message: str, status: int = 400, code: str = "invalid_request_error") -> dict[str, Any]:  # noqa: ARG002
         return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+
+    def stream_error(self, error: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Return the events of a stream that ends with an error, which `error` made."""
+        yield "", error
 
     def wants_stream(self, path: str, body: Mapping[str, Any]) -> bool:  # noqa: ARG002 - one of them looks at the path
         return bool(body.get("stream"))
@@ -265,6 +269,9 @@ class Anthropic(Wire):
 
     def error(self, message: str, status: int = 400, code: str = "invalid_request_error") -> dict[str, Any]:  # noqa: ARG002
         return {"type": "error", "error": {"type": code, "message": message}, "request_id": "req_1"}
+
+    def stream_error(self, error: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        yield "error", error
 
 
 class ChatCompletions(Wire):
@@ -518,6 +525,9 @@ class Responses(Wire):
             yield event("response.output_item.done", output_index=index, item=item)
         yield event("response.completed", response=answer)
 
+    def stream_error(self, error: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        yield "error", {**error["error"], "type": "error", "sequence_number": 0}
+
 
 class Gemini(Wire):
     """Google's `generateContent`."""
@@ -697,7 +707,8 @@ class Stub:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 status, answer = stub.reply(body)
                 if status < 400 and stub.wire.wants_stream(self.path, body):
-                    self._send(200, _lines(stub.wire, answer), is_stream=True)
+                    make = stub.wire.stream_error if answer.get("error") else stub.wire.stream
+                    self._send(200, _lines(stub.wire, make(answer)), is_stream=True)
                 else:
                     self._send(status, json.dumps(answer).encode())
 
@@ -755,9 +766,9 @@ class Stub:
             return 200, self.wire.answer(reply, ids, self.counted[-1])
 
 
-def _lines(wire: Wire, answer: dict[str, Any]) -> bytes:
+def _lines(wire: Wire, events: Iterable[tuple[str, dict[str, Any] | str]]) -> bytes:
     lines = []
-    for event, data in wire.stream(answer):
+    for event, data in events:
         text = data if isinstance(data, str) else json.dumps(data)
         if wire.line_format == "ndjson":
             lines.append(f"{text}\n")

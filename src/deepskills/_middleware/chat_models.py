@@ -2,12 +2,14 @@
 
 Providers have no common error for a request that is too long, and their clients keep a status and a message in
 different places: on the error, on its `response`, in its `body`, or on the error that it was raised from. So all of
-these are looked at, and a sign counts only beside a status that such errors have, because a skill's text in some other
-error could hold any of the words.
+these are looked at. An error that comes in a stream, or as the body of an answer, has no status or that of success. A
+sign does not count beside a status that such errors never have, because a skill's text in some other error could hold
+any of the words.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from itertools import pairwise
 from typing import Any
 
@@ -22,18 +24,21 @@ _OVERFLOW_SIGNS = (
     *(f"context{gap}{noun}" for gap in (" ", "_", "") for noun in ("length", "window", "size", "limit")),
     "prompt is too long",
     "prompt too long",
+    "input is too long",
     "tokens exceed",
     "maximum number of tokens allowed",
     "request too large",
     "reduce the length of the messages",
 )
-_OVERFLOW_STATUS = frozenset({400, 413, 422})
-"""HTTP statuses by which providers refuse a request for its length."""
+_OVERFLOW_STATUS = frozenset({400, 413, 422, None})
+"""HTTP statuses by which providers refuse a request for its length; an error in a stream has none."""
 
 _SERVER_SIGN = "available context size"
 """What llama.cpp says with status 500, as do servers built on it."""
 
-_SERVER_ERROR = 500
+_INVALID_SIGN = "invalid_request"
+"""What OpenAI, Anthropic and their likes call an error of the request itself, in a stream as well."""
+
 _MAX_CAUSES = 5
 
 _SPEAK_AFTER_RESULTS = frozenset({"mistral", "mistralai"})
@@ -102,10 +107,12 @@ def is_overflow(error: BaseException) -> bool:
     for cause in _causes(error):
         if isinstance(cause, ContextOverflowError):
             return True
-        status, text = status_of(cause), _text_of(cause)
-        if status in _OVERFLOW_STATUS and any(sign in text for sign in _OVERFLOW_SIGNS):
+        status, text = _status_of(cause), _text_of(cause)
+        # A connection that fails says nothing of the request.
+        may_be = status in _OVERFLOW_STATUS and not isinstance(cause, OSError)
+        if may_be and any(sign in text for sign in _OVERFLOW_SIGNS):
             return True
-        if status == _SERVER_ERROR and _SERVER_SIGN in text:
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR and _SERVER_SIGN in text:
             return True
     return False
 
@@ -119,15 +126,26 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of a client's error, wherever it keeps that."""
+def refusal_status(error: BaseException) -> int | None:
+    """Return the HTTP status by which a request was refused; `None` if the error does not tell."""
+    for cause in _causes(error):
+        status = _status_of(cause)
+        if status is not None:
+            return status
+        if _INVALID_SIGN in str(getattr(cause, "body", "")):
+            return HTTPStatus.BAD_REQUEST
+    return None
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of a client's error, wherever it keeps that; a stream that began well has none."""
     response = getattr(error, "response", None)
     for value in (
         getattr(error, "status_code", None),
         getattr(response, "status_code", None),
         getattr(error, "code", None),
     ):
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and value >= HTTPStatus.BAD_REQUEST:
             return value
     return None
 

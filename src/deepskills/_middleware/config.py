@@ -352,6 +352,7 @@ class Settings:
         """
         try:
             backend: Any = self.backend(runtime)  # type: ignore[operator,misc]
+            check_no_backend_class(backend)
         except GraphBubbleUp:
             raise
         except Exception as error:
@@ -441,7 +442,7 @@ def _check_backend(backend: object, sources: Sequence[Source] | None) -> None:
     paths = [source.path for source in sources or () if source.provider is None]
     if paths:
         raise TypeError(
-            f"backend may be left out only where every source is a provider; the source {paths[0]!r} is a path"
+            f"pass the backend on which the source {paths[0]!r} lies; only providers of skills need none"
         )
 
 

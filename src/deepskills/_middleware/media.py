@@ -3,8 +3,9 @@
 `load_skill_asset` answers with an image, an audio or a PDF block, which stays in the history and goes out with every
 later request. Where the model's profile says that it does not take one, a line stands in its place, in the request
 alone: another model may take it. Profiles are incomplete and sometimes wrong, so a request with such blocks that was
-refused is sent once more without them, and if that succeeds the line takes their place in state too. Only answers of
-our own tool are touched: what users sent is theirs.
+refused is sent once more without them, and if that succeeds the line takes their place in state too. An error that the
+provider gave no status may be one of the moment: it costs no image more than the request. Only answers of our own tool
+are touched: what users sent is theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from deepskills._middleware.chat_models import is_overflow, profile_of, status_of
+from deepskills._middleware.chat_models import is_overflow, profile_of, refusal_status
 from deepskills._prompt.messages import word_media_left_out
 from deepskills._prompt.section import ASSET_TOOL
 
@@ -81,7 +82,7 @@ def may_refuse_media(error: Exception) -> bool:
     """Whether a model call may have failed because of what was sent, and not for its length."""
     if is_overflow(error):
         return False
-    status = status_of(error) or (status_of(error.__cause__) if error.__cause__ is not None else None)
+    status = refusal_status(error)
     if status is None:
         return isinstance(error, _CLIENT_ERRORS)
     return 400 <= status < 500 and status not in _OTHER_REASONS  # noqa: PLR2004 - HTTP

@@ -55,7 +55,7 @@ from deepskills._io.drivers import await_if_needed
 from deepskills._io.plan import Ask, Attempt, Failed, in_worker, unwrap_reply
 from deepskills._loading.budget import LoadedSkills, Prepared, count_text_tokens
 from deepskills._loading.placement import Carrier, Decisions, decide
-from deepskills._middleware.chat_models import facts_of, fit_order, is_overflow
+from deepskills._middleware.chat_models import facts_of, fit_order, is_overflow, refusal_status
 from deepskills._middleware.end import asks_at_end, record_answer
 from deepskills._middleware.events import SkillLeftOut, SkillReattached, SkillUnloaded
 from deepskills._middleware.extension import ModelCallReport, Refuse, SkillLoad
@@ -776,8 +776,12 @@ class _ModelCall:
             section_in_use.set(self.section)
             return self.build_request()
         if find_media_messages(self.went_out) and may_refuse_media(error):
-            messages, self.replaced = leave_out_media(self.composed.messages)
-            if self.replaced:
+            messages, changed = leave_out_media(self.composed.messages)
+            # State keeps what no provider has refused, and never has what others changed for the request alone.
+            if refusal_status(error) is not None:
+                in_state = {message.id: message for message in leave_out_media(run.thread.messages)[1]}
+                self.replaced = [in_state[message.id] for message in changed if message.id in in_state]
+            if changed:
                 return self.build_request().override(messages=messages)
         return None
 
@@ -835,12 +839,11 @@ class _ModelCall:
         before = command.update if command is not None and isinstance(command.update, dict) else {}
         # Sorted: the same tools give the same checkpoint, in whichever order they were found.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self.record}.items()))
-        replaced = [message for message in self.replaced if message.id]
         update = merged(
             before,
             composed.update,
             run.model.update_from(run.thread.model),
-            {"messages": replaced} if replaced else {},
+            {"messages": self.replaced} if self.replaced else {},
             run.collected,
             report_problems(run),
             record_answer(inner) if asks_at_end(run.settings.extensions) else {},
