@@ -141,7 +141,7 @@ def _look_at(middleware: SkillsMiddleware[Any, Any], parts: AgentParts, found: A
     except (Exception, SystemExit) as error:  # noqa: BLE001
         found.unseen.append(f"The skills: {type(error).__name__}: {error}")
         return
-    for noted in (*view.problems, *run.new_problems()):
+    for noted in (*view.problems, *run.list_new_problems()):
         depends = noted["code"] in SOURCE_ERRORS and any(sign in noted["message"] for sign in NEEDS_RUN)
         if depends or (noted["code"] == "sources-failed" and settings.varies_by_user):
             found.unseen.append(f"{noted['path']}, which only a run can read: {noted['message']}")

@@ -25,7 +25,7 @@ from deepskills._io.backends import is_backend, with_virtual_hint
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import File, Plan, lies_under, read_files
 from deepskills._loading.budget import Budgets
-from deepskills._middleware.config import Settings, check_no_backend_class, refusing_unknown
+from deepskills._middleware.config import Settings, check_no_backend_class, refuse_unknown
 from deepskills._middleware.reporting import log_problems
 from deepskills._middleware.run import tool_runtime
 from deepskills._providers.ask import Caller
@@ -89,7 +89,7 @@ class SkillsManager:
         ValueError: If an argument has a value that it cannot have.
     """
 
-    @refusing_unknown
+    @refuse_unknown
     def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         *,
@@ -319,7 +319,7 @@ class SkillsManager:
             path: metadata
             for path in (entry.path, *rivals)
             if (content := files[path].content) is not None
-            and (metadata := self._settings.memory.readings.read(path, content).metadata) is not None
+            and (metadata := self._settings.cache.readings.read(path, content).metadata) is not None
             and self._name_at(path, metadata["name"]) == entry.name
         }
         content = files[entry.path].content

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from deepskills._errors import SkillsError
 from deepskills._middleware.middleware import SkillsMiddleware
-from deepskills._middleware.state import applied
+from deepskills._middleware.state import apply_update
 from deepskills._types import SkillProblem
 
 __all__ = ["Reply", "ReplyFunction", "Request", "ScriptedChatModel", "call_tools", "gate_findings", "skills_state"]
@@ -140,7 +140,7 @@ def skills_state(
     """
     runtime: Any = Runtime(context=context)
     given: dict[str, Any] = {**state, "messages": add_messages([], cast("Any", [*messages]))}
-    given = applied(given, middleware.before_agent(given, runtime) or {})  # type: ignore[arg-type]
+    given = apply_update(given, middleware.before_agent(given, runtime) or {})  # type: ignore[arg-type]
     for skill in loaded:
         given = _after(given, middleware.before_model({**given, "pinned_skills": [skill]}, runtime) or {})  # type: ignore[typeddict-item]
         name = skill["name"] if isinstance(skill, Mapping) else skill
@@ -153,7 +153,7 @@ def skills_state(
 def _after(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state after an update, messages included."""
     messages = add_messages(list(state["messages"]), list(update.get("messages", ())))
-    return {**applied(state, {**update, "messages": messages}), "pinned_skills": []}
+    return {**apply_update(state, {**update, "messages": messages}), "pinned_skills": []}
 
 
 def gate_findings(*sources: str | os.PathLike[str], base: str | None = None) -> list[SkillProblem]:

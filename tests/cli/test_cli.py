@@ -370,7 +370,7 @@ def test_a_terminal_gets_skills_by_source_with_bars(workplace: Path) -> None:
 
 
 def test_a_list_says_what_every_request_and_each_load_costs(workplace: Path) -> None:
-    """The standing cost is that of the prompt's section, not of loading everything; one of a thing is singular."""
+    """The loaded cost is that of the prompt's section, not of loading everything; one of a thing is singular."""
     write_files(workplace / "s", {"a/SKILL.md": skill_md("a", body="word " * 3000)})
     one = invoke("list", "-s", "s").stderr
     [cost] = re.findall(r"^1 skill from 1 source: (\d+) tokens in every request, [\d,]+ per load\.$", one, re.MULTILINE)

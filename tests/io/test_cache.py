@@ -21,7 +21,7 @@ from deepskills._catalog import catalog as entries
 from deepskills._catalog.catalog import Readings
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._middleware import config
-from deepskills._middleware.config import Memory
+from deepskills._middleware.config import SharedCache
 from deepskills._prompt import section
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import disk, load, skill_md, tool_messages, write_files
@@ -244,7 +244,7 @@ def test_edits_of_a_large_library_do_not_add_up(held: Callable[[], int], tmp_pat
 def test_remembered_texts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a middleware remembers of texts stays within its size, however many are loaded, the newest being kept."""
     monkeypatch.setattr("deepskills._middleware.config.MAX_TEXT_BYTES", 10 * 1_400)
-    memory = Memory()
+    memory = SharedCache()
     texts = [f"{number:04}" * 250 for number in range(1_000)]
     keys = [memory.keep_text(text) for text in texts]
 

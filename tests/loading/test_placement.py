@@ -40,7 +40,7 @@ def undone(position: int, skill: str) -> Carrier:
     return Carrier(position, skill, f"{skill}-old", is_undone=True)
 
 
-def standing(**tokens: int) -> LoadedSkills:
+def loaded_skills(**tokens: int) -> LoadedSkills:
     """Return what is loaded: each skill with what it costs, in load order, by the message called `new`."""
     records = {
         name: LoadRecord(path=f"/{name}", digest="d", tokens=cost, message=f"{name}-new")
@@ -58,61 +58,65 @@ class Case:
 
 
 CASES = {
-    "nothing": Case([], standing(), Decisions()),
-    "present": Case([whole(2, "a")], standing(a=10), Decisions(kept=[2])),
-    "present over the limit": Case([whole(2, "a")], standing(a=101), Decisions(kept=[2])),
-    "unloaded": Case([whole(2, "a")], standing(), Decisions(notices={2: ("a", "unloaded")})),
-    "unloaded and emptied": Case([emptied(2, "a")], standing(), Decisions(notices={2: ("a", "unloaded")})),
+    "nothing": Case([], loaded_skills(), Decisions()),
+    "present": Case([whole(2, "a")], loaded_skills(a=10), Decisions(kept=[2])),
+    "present over the limit": Case([whole(2, "a")], loaded_skills(a=101), Decisions(kept=[2])),
+    "unloaded": Case([whole(2, "a")], loaded_skills(), Decisions(notices={2: ("a", "unloaded")})),
+    "unloaded and emptied": Case([emptied(2, "a")], loaded_skills(), Decisions(notices={2: ("a", "unloaded")})),
     "one of two unloaded": Case(
-        [whole(2, "a"), whole(4, "b")], standing(b=10), Decisions(notices={2: ("a", "unloaded")}, kept=[4])
+        [whole(2, "a"), whole(4, "b")], loaded_skills(b=10), Decisions(notices={2: ("a", "unloaded")}, kept=[4])
     ),
-    "unloaded and lingering": Case([lingering(2, "a")], standing(), Decisions()),
-    "lingering and loaded again": Case([lingering(2, "a"), whole(6, "a")], standing(a=10), Decisions(kept=[6])),
-    "undone": Case([undone(2, "a")], standing(), Decisions(notices={2: ("a", "undone")})),
+    "unloaded and lingering": Case([lingering(2, "a")], loaded_skills(), Decisions()),
+    "lingering and loaded again": Case([lingering(2, "a"), whole(6, "a")], loaded_skills(a=10), Decisions(kept=[6])),
+    "undone": Case([undone(2, "a")], loaded_skills(), Decisions(notices={2: ("a", "undone")})),
     "undone and loaded again": Case(
-        [undone(2, "a"), whole(6, "a")], standing(a=10), Decisions(notices={2: ("a", "undone")}, kept=[6])
+        [undone(2, "a"), whole(6, "a")], loaded_skills(a=10), Decisions(notices={2: ("a", "undone")}, kept=[6])
     ),
     "loaded again": Case(
-        [whole(2, "a", "old"), whole(6, "a")], standing(a=10), Decisions(notices={2: ("a", "superseded")}, kept=[6])
+        [whole(2, "a", "old"), whole(6, "a")],
+        loaded_skills(a=10),
+        Decisions(notices={2: ("a", "superseded")}, kept=[6]),
     ),
     "loaded three times": Case(
         [whole(2, "a", "first"), whole(6, "a", "second"), whole(9, "a")],
-        standing(a=10),
+        loaded_skills(a=10),
         Decisions(notices={2: ("a", "superseded"), 6: ("a", "superseded")}, kept=[9]),
     ),
-    "emptied": Case([emptied(2, "a")], standing(a=10), Decisions(restored={2: "a"})),
+    "emptied": Case([emptied(2, "a")], loaded_skills(a=10), Decisions(restored={2: "a"})),
     "newer one emptied": Case(
         [whole(2, "a", "old"), emptied(6, "a")],
-        standing(a=10),
+        loaded_skills(a=10),
         Decisions(restored={6: "a"}, notices={2: ("a", "superseded")}),
     ),
-    "gone": Case([], standing(a=10), Decisions(inserted=["a"])),
+    "gone": Case([], loaded_skills(a=10), Decisions(inserted=["a"])),
     "gone except for an older text": Case(
-        [whole(2, "a", "old")], standing(a=10), Decisions(inserted=["a"], notices={2: ("a", "superseded")})
+        [whole(2, "a", "old")], loaded_skills(a=10), Decisions(inserted=["a"], notices={2: ("a", "superseded")})
     ),
-    "all gone, in load order": Case([], standing(b=10, a=10, c=10), Decisions(inserted=["b", "a", "c"])),
+    "all gone, in load order": Case([], loaded_skills(b=10, a=10, c=10), Decisions(inserted=["b", "a", "c"])),
     "gone, emptied, present": Case(
         [emptied(2, "b"), whole(4, "c")],
-        standing(a=10, b=10, c=10),
+        loaded_skills(a=10, b=10, c=10),
         Decisions(inserted=["a"], restored={2: "b"}, kept=[4]),
     ),
-    "room to the last token": Case([], standing(a=50, b=50), Decisions(inserted=["a", "b"])),
-    "newest first": Case([], standing(a=50, b=50, c=1), Decisions(inserted=["b", "c"], omitted=["a"])),
+    "room to the last token": Case([], loaded_skills(a=50, b=50), Decisions(inserted=["a", "b"])),
+    "newest first": Case([], loaded_skills(a=50, b=50, c=1), Decisions(inserted=["b", "c"], omitted=["a"])),
     "newest first in place": Case(
         [emptied(2, "a"), emptied(4, "b")],
-        standing(a=60, b=60),
+        loaded_skills(a=60, b=60),
         Decisions(restored={4: "b"}, notices={2: ("a", "no_room")}),
     ),
-    "newest too large": Case([], standing(a=60, b=101), Decisions(inserted=["a"], omitted=["b"])),
+    "newest too large": Case([], loaded_skills(a=60, b=101), Decisions(inserted=["a"], omitted=["b"])),
     "present texts have their room first": Case(
-        [whole(2, "a")], standing(a=60, b=60), Decisions(omitted=["b"], kept=[2])
+        [whole(2, "a")], loaded_skills(a=60, b=60), Decisions(omitted=["b"], kept=[2])
     ),
-    "present texts take more than all": Case([whole(2, "a")], standing(a=300, b=0), Decisions(omitted=["b"], kept=[2])),
+    "present texts take more than all": Case(
+        [whole(2, "a")], loaded_skills(a=300, b=0), Decisions(omitted=["b"], kept=[2])
+    ),
     "emptied texts take no room": Case(
-        [emptied(2, "a")], standing(a=60, b=60), Decisions(inserted=["b"], notices={2: ("a", "no_room")})
+        [emptied(2, "a")], loaded_skills(a=60, b=60), Decisions(inserted=["b"], notices={2: ("a", "no_room")})
     ),
-    "no room at all": Case([], standing(a=1), Decisions(omitted=["a"]), limit=0),
-    "no limit": Case([], standing(a=10**9, b=10**9), Decisions(inserted=["a", "b"]), limit=None),
+    "no room at all": Case([], loaded_skills(a=1), Decisions(omitted=["a"]), limit=0),
+    "no limit": Case([], loaded_skills(a=10**9, b=10**9), Decisions(inserted=["a", "b"]), limit=None),
     "no record": Case([], LoadedSkills(("a",)), Decisions(inserted=["a"])),
 }
 
@@ -141,7 +145,7 @@ def scenes(draw: st.DrawFn) -> Scene:
         for place, (name, is_lost) in enumerate(fates)
     ]
     costs = {name: draw(st.integers(0, 60)) for name in loaded}
-    return Scene(carriers, standing(**costs), draw(st.none() | st.integers(0, 150)))
+    return Scene(carriers, loaded_skills(**costs), draw(st.none() | st.integers(0, 150)))
 
 
 @given(scenes())
@@ -153,11 +157,11 @@ def test_each_loaded_text_is_in_the_request_once_or_has_a_notice(scene: Scene) -
     left = [c for c in scene.carriers if c.position not in {*decisions.notices, *decisions.restored}]
     shown = [*(c.skill for c in left), *decisions.restored.values(), *decisions.inserted]
     without_room = [*decisions.omitted, *(name for name, why in decisions.notices.values() if why == "no_room")]
-    assert sorted([*shown, *without_room]) == sorted(scene.loaded.loaded)
+    assert sorted([*shown, *without_room]) == sorted(scene.loaded.names)
     assert sorted(decisions.kept) == [carrier.position for carrier in left]
     assert all(not carrier.is_lost and carrier.message.endswith("-new") for carrier in left)
-    assert all(name not in scene.loaded.loaded for name, why in decisions.notices.values() if why == "unloaded")
-    assert all(name in scene.loaded.loaded for name, why in decisions.notices.values() if why != "unloaded")
+    assert all(name not in scene.loaded.names for name, why in decisions.notices.values() if why == "unloaded")
+    assert all(name in scene.loaded.names for name, why in decisions.notices.values() if why != "unloaded")
 
 
 @given(scenes())
@@ -167,7 +171,7 @@ def test_what_is_put_back_has_room(scene: Scene) -> None:
     decisions = decide(scene.carriers, scene.loaded, scene.limit)
 
     without_room = {*decisions.omitted, *(name for name, why in decisions.notices.values() if why == "no_room")}
-    used = sum(scene.loaded.size(name) for name in scene.loaded.loaded if name not in without_room)
+    used = sum(scene.loaded.size(name) for name in scene.loaded.names if name not in without_room)
     if scene.limit is None:
         assert not without_room
     elif decisions.put_back:

@@ -350,7 +350,7 @@ def test_whatever_a_caller_writes_is_read_without_an_exception() -> None:
             try:
                 thread = Thread.of(state if isinstance(state, dict) else {})
                 assert isinstance(thread.problems, list)
-                assert thread.standing.tokens >= 0
+                assert thread.loaded.tokens >= 0
             except Exception as error:  # noqa: BLE001 - the table goes on
                 offenders.append((str(state), repr(error)))
     assert offenders == []

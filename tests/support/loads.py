@@ -29,6 +29,6 @@ def record_of_load(name: str, digest: str = "old", tokens: int = 100, **further:
     return made
 
 
-def standing_of(**sizes: int) -> LoadedSkills:
-    """Return a standing with these skills loaded, each at its size, in this order."""
+def loaded_skills(**sizes: int) -> LoadedSkills:
+    """Return what is loaded: these skills, each at its size, in this order."""
     return LoadedSkills(tuple(sizes), {name: record_of_load(name, tokens=size) for name, size in sizes.items()})

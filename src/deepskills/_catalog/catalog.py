@@ -384,7 +384,7 @@ def _weigh_parts(skill: SkillMetadata | None, frontmatter: Mapping[str, Any], be
 # process make that catalog? `Catalogs.remember` keeps each one that discovery produced, under its fingerprint, and
 # `recognize` returns the very object that was made. Otherwise the sources are listed. A source that fails then keeps
 # what the process knew of it; a process that knew nothing shows none of its skills until it works again, while what is
-# loaded keeps its limits by its record (`Run.use`).
+# loaded keeps its limits by its record (`Run.in_use`).
 #
 # Memory is per backend, or per invocation where it holds what a scan found (`SourceScan`): two users' states may hold
 # the same record while only one may see those skills.

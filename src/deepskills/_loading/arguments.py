@@ -188,12 +188,12 @@ class _Filling:
     def _positional(self, candidate: re.Match[str]) -> str | None:
         # `$ARGUMENTS[0]` has an end of its own; `$1st` and `$ARGUMENTSX` are other words.
         if candidate["index"] is not None:
-            return self._indexed(candidate["index"])
+            return self._find_value(candidate["index"])
         if _CONTINUES_WORD.match(self._text, candidate.end()):
             return None
         if candidate["whole"] is not None:
             return self.arguments
-        return self._indexed(candidate["digits"]) if candidate["digits"] is not None else None
+        return self._find_value(candidate["digits"]) if candidate["digits"] is not None else None
 
     def _name_at(self, position: int) -> str | None:
         """Return the longest name that stands at a position as a word of its own."""
@@ -205,7 +205,7 @@ class _Filling:
                 return name
         return None
 
-    def _indexed(self, digits: str) -> str | None:
+    def _find_value(self, digits: str) -> str | None:
         # Python refuses to convert thousands of digits, and is slow on fewer.
         return self._value(int(digits)) if len(digits) <= _MAX_INDEX_DIGITS else None
 

@@ -155,7 +155,7 @@ NO_LIMIT = Budgets(skills=1_000_000, tokens=None)
 class LoadedSkills:
     """What is loaded: names in load order, and each load's record."""
 
-    loaded: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     records: Mapping[str, LoadRecord] = field(default_factory=dict)
     lingering: int = 0
     """Tokens of unloaded skills whose text is still in the request."""
@@ -163,17 +163,17 @@ class LoadedSkills:
     @property
     def lost(self) -> tuple[str, ...]:
         """Skills that are no longer loaded because their text could not be recovered, and that were not unloaded."""
-        return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.loaded)
+        return tuple(name for name, record in self.records.items() if record.get("lost") and name not in self.names)
 
     @property
     def tokens(self) -> int:
         """What all loaded skills cost together."""
-        return sum(map(self.size, self.loaded))
+        return sum(map(self.size, self.names))
 
     @property
     def is_assumed(self) -> bool:
         """Whether it holds a load of this turn whose size is unknown."""
-        return any(self.records[name]["digest"] == ASSUMED for name in self.loaded if name in self.records)
+        return any(self.records[name]["digest"] == ASSUMED for name in self.names if name in self.records)
 
     def size(self, name: str) -> int:
         """What one loaded skill costs."""
@@ -181,16 +181,16 @@ class LoadedSkills:
         return record["tokens"] if record else 0
 
     def with_load(self, name: str, record: LoadRecord) -> "LoadedSkills":
-        """Return the standing after a load."""
+        """Return what is loaded after a load."""
         # A newer text of a loaded skill keeps its place in load order.
-        loaded = self.loaded if name in self.loaded else (*self.loaded, name)
-        return LoadedSkills(loaded, {**self.records, name: record}, self.lingering)
+        names = self.names if name in self.names else (*self.names, name)
+        return LoadedSkills(names, {**self.records, name: record}, self.lingering)
 
     def without(self, names: Iterable[str]) -> "LoadedSkills":
-        """Return the standing after unloads."""
+        """Return what is loaded after unloads."""
         gone = set(names)
         records = {key: record for key, record in self.records.items() if key not in gone}
-        return LoadedSkills(tuple(name for name in self.loaded if name not in gone), records, self.lingering)
+        return LoadedSkills(tuple(name for name in self.names if name not in gone), records, self.lingering)
 
     def is_crowded(self, budgets: Budgets) -> bool:
         """Whether there is no room beside what is loaded for the texts of unloaded skills."""
@@ -198,7 +198,7 @@ class LoadedSkills:
 
     def is_over(self, budgets: Budgets) -> bool:
         """Whether more is loaded than there is room for."""
-        return len(self.loaded) > budgets.skills or (budgets.tokens is not None and self.tokens > budgets.tokens)
+        return len(self.names) > budgets.skills or (budgets.tokens is not None and self.tokens > budgets.tokens)
 
 
 # What may become of a load or an unload.
@@ -231,7 +231,7 @@ class Loaded:
     """The skill's text goes into the conversation."""
 
     prepared: Prepared
-    standing: LoadedSkills
+    loaded: LoadedSkills
     updated: bool = False
     """Whether it was loaded before, with an older text."""
 
@@ -274,7 +274,7 @@ class Unloaded:
     """The skill's room is free again."""
 
     name: str
-    standing: LoadedSkills
+    loaded: LoadedSkills
     record: LoadRecord | None = field(default=None, compare=False)
     """The record of its load, if it is a real one."""
 
@@ -291,7 +291,7 @@ class NotLoaded:
     """Nothing to unload."""
 
     asked: str
-    standing: LoadedSkills
+    loaded: LoadedSkills
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class OverBudget:
 
     entry: SkillEntry
     needed: int
-    standing: LoadedSkills
+    loaded: LoadedSkills
     limit: Literal["skills", "tokens"]
     along: tuple[str, ...] = ()
     """Skills that it requires and that would have been loaded with it; `needed` is the cost of all."""
@@ -338,12 +338,12 @@ Outcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdra
 # Deciding.
 
 
-def decide_load(prepared: Prepared, standing: LoadedSkills, budgets: Budgets) -> Outcome:
+def decide_load(prepared: Prepared, loaded: LoadedSkills, budgets: Budgets) -> Outcome:
     """Decide on one load, given what is loaded when it is its turn."""
     name = prepared.name
-    is_loaded = name in standing.loaded
-    record = standing.records.get(name) if is_loaded else None
-    crowded = budgets.tokens is not None and standing.tokens > budgets.tokens
+    is_loaded = name in loaded.names
+    record = loaded.records.get(name) if is_loaded else None
+    crowded = budgets.tokens is not None and loaded.tokens > budgets.tokens
     if prepared.failure is not None:
         # The text is in the conversation already, so the model can go on with it; only the check for a newer one
         # failed.
@@ -354,45 +354,45 @@ def decide_load(prepared: Prepared, standing: LoadedSkills, budgets: Budgets) ->
     is_changed = record is None or record["digest"] != prepared.digest
     if is_loaded and not is_changed and not is_other(prepared.arguments, record):
         return AlreadyLoaded(name, crowded=crowded)
-    if not is_loaded and len(standing.loaded) >= budgets.skills:
-        return OverBudget(prepared.entry, prepared.tokens, standing, "skills")
+    if not is_loaded and len(loaded.names) >= budgets.skills:
+        return OverBudget(prepared.entry, prepared.tokens, loaded, "skills")
     # A newer text takes the place of the older one, so that one's cost does not count against it.
-    others = standing.tokens - (standing.size(name) if is_loaded else 0)
+    others = loaded.tokens - (loaded.size(name) if is_loaded else 0)
     if budgets.tokens is not None and others + prepared.tokens > budgets.tokens:
-        return OverBudget(prepared.entry, prepared.tokens, standing, "tokens")
-    after = standing.with_load(name, record_of(prepared))
+        return OverBudget(prepared.entry, prepared.tokens, loaded, "tokens")
+    after = loaded.with_load(name, record_of(prepared))
     return Loaded(prepared, after, updated=is_loaded and is_changed)
 
 
 def decide_together(
-    prepared: Prepared, required: Sequence[Prepared], standing: LoadedSkills, budgets: Budgets
+    prepared: Prepared, required: Sequence[Prepared], loaded: LoadedSkills, budgets: Budgets
 ) -> tuple[Outcome, list[Loaded]]:
     """Decide on a load with what it requires, all or none: its outcome, and the loads that come before it."""
     loads: list[Loaded] = []
-    after = standing
+    after = loaded
     for ready in required:
         outcome = decide_load(ready, after, budgets)
         if isinstance(outcome, Loaded):
-            after = outcome.standing
+            after = outcome.loaded
             loads.append(outcome)
         elif isinstance(outcome, OverBudget):
-            return _over_together(prepared, required, standing, outcome), []
+            return _over_together(prepared, required, loaded, outcome), []
         elif isinstance(outcome, Unreadable):
             return Unreadable(prepared.entry, outcome.reason, ready.name), []
     own = decide_load(prepared, after, budgets)
     if isinstance(own, OverBudget):
-        return _over_together(prepared, required, standing, own), []
+        return _over_together(prepared, required, loaded, own), []
     return own, loads if isinstance(own, Loaded | AlreadyLoaded) else []
 
 
 def _over_together(
-    prepared: Prepared, required: Sequence[Prepared], standing: LoadedSkills, outcome: OverBudget
+    prepared: Prepared, required: Sequence[Prepared], loaded: LoadedSkills, outcome: OverBudget
 ) -> OverBudget:
-    along = [ready for ready in required if ready.name not in standing.loaded]
+    along = [ready for ready in required if ready.name not in loaded.names]
     if not along:
         return outcome
     needed = prepared.tokens + sum(ready.tokens for ready in along)
-    return OverBudget(prepared.entry, needed, standing, outcome.limit, tuple(ready.name for ready in along))
+    return OverBudget(prepared.entry, needed, loaded, outcome.limit, tuple(ready.name for ready in along))
 
 
 def is_other(arguments: str, record: LoadRecord | None) -> bool:
@@ -417,14 +417,14 @@ def record_of(prepared: Prepared) -> LoadRecord:
     return record
 
 
-def decide_unload(asked: str, standing: LoadedSkills) -> Unloaded | NotLoaded:
+def decide_unload(asked: str, loaded: LoadedSkills) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
     # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded, and so can one
     # whose text was lost, because its limits hold until then.
-    name = meant_name((*standing.loaded, *standing.lost), asked)
+    name = meant_name((*loaded.names, *loaded.lost), asked)
     if name is None:
-        return NotLoaded(asked, standing)
-    record = standing.records.get(name)
+        return NotLoaded(asked, loaded)
+    record = loaded.records.get(name)
     # An assumed record was made up here, and must not reach an event.
     is_known = record is not None and record["digest"] != ASSUMED
-    return Unloaded(name, standing.without([name]), record if is_known else None)
+    return Unloaded(name, loaded.without([name]), record if is_known else None)

@@ -65,7 +65,7 @@ class Decisions:
 
 
 def decide(
-    carriers: Sequence[Carrier], standing: LoadedSkills, max_tokens: int | None, free: int | None = None
+    carriers: Sequence[Carrier], loaded: LoadedSkills, max_tokens: int | None, free: int | None = None
 ) -> Decisions:
     """Decide what becomes of each carrier and what is put back, the newest first as far as there is room.
 
@@ -74,7 +74,7 @@ def decide(
     decisions = Decisions()
     # By message, not by skill: after a reload two messages carry the same skill, and the record names the current one.
     by_message = {carrier.message: carrier for carrier in carriers}
-    own = {name: by_message.get(_message(standing, name)) for name in standing.loaded}
+    own = {name: by_message.get(_message(loaded, name)) for name in loaded.names}
     kept = {carrier.message for carrier in own.values() if carrier is not None}
     # A carrier that is not the one of its skill's current load has served its time. A lingering one stays as it is: to
     # change it now would change the prefix of the request and cost the provider's cache.
@@ -85,29 +85,29 @@ def decide(
     decisions.kept = [carrier.position for carrier in own.values() if carrier is not None and not carrier.is_lost]
     lost = [name for name, carrier in own.items() if carrier is None or carrier.is_lost]
     # What stays in the request takes its room first; only the rest can be put back.
-    rooms = [room for room in (_room(standing, set(lost), max_tokens), free) if room is not None]
+    rooms = [room for room in (_room(loaded, set(lost), max_tokens), free) if room is not None]
     room = min(rooms, default=None)
     # Two passes: who fits is decided newest first, while the messages are placed in load order.
     fitting: set[str] = set()
     # An older, smaller text may still fit where a newer, larger one did not.
     for name in reversed(lost):
-        if room is None or standing.size(name) <= room:
+        if room is None or loaded.size(name) <= room:
             fitting.add(name)
-            room = None if room is None else room - standing.size(name)
+            room = None if room is None else room - loaded.size(name)
     for name in lost:
         _place(decisions, name, own[name], fits=name in fitting)
     return decisions
 
 
-def _message(standing: LoadedSkills, name: str) -> str:
-    record = standing.records.get(name)
+def _message(loaded: LoadedSkills, name: str) -> str:
+    record = loaded.records.get(name)
     return record.get("message", "") if record else ""
 
 
-def _room(standing: LoadedSkills, lost: set[str], max_tokens: int | None) -> int | None:
+def _room(loaded: LoadedSkills, lost: set[str], max_tokens: int | None) -> int | None:
     if max_tokens is None:
         return None
-    return max_tokens - sum(standing.size(name) for name in standing.loaded if name not in lost)
+    return max_tokens - sum(loaded.size(name) for name in loaded.names if name not in lost)
 
 
 def _place(decisions: Decisions, name: str, carrier: Carrier | None, *, fits: bool) -> None:

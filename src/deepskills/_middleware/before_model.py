@@ -23,11 +23,11 @@ from deepskills._middleware.request import is_evicted, read_again
 from deepskills._middleware.run import Run, is_of, is_started_by_user, key_of_problem
 from deepskills._middleware.state import (
     UNDONE,
-    applied,
+    apply_update,
+    build_unload_update,
     current_step,
     forget_gone,
-    merged,
-    unload_update,
+    merge_updates,
 )
 from deepskills._middleware.touched import bring_in_touched
 from deepskills._middleware.traces import observe_turn
@@ -42,22 +42,22 @@ logger = logging.getLogger("deepskills")
 
 async def before_model_call(run: Run) -> dict[str, Any] | None:
     """Return what changes in state before the model is called, or `None` if nothing does."""
-    update = merged(forget_gone(run.thread), observe_turn(run), await _restore(run), _undo_loads(run))
-    update = merged(update, await load_for_user(run), await _reload_changed(run))
-    update = merged(update, await bring_in_touched(run))
+    update = merge_updates(forget_gone(run.thread), observe_turn(run), await _restore(run), _undo_loads(run))
+    update = merge_updates(update, await load_for_user(run), await _reload_changed(run))
+    update = merge_updates(update, await bring_in_touched(run))
     # Tool calls of one turn cannot write the list of problems itself: two writes of a key without a reducer raise.
     # They leave theirs in the context, and this hook, which runs alone, moves them.
     waiting = run.thread.section("problems")
-    fresh = run.new_problems()
+    fresh = run.list_new_problems()
     log_problems(fresh, run.settings)
     reported = []
     if waiting:
         known = {key_of_problem(found) for found in (*run.thread.problems, *fresh)}
         reported = [found for found in waiting.values() if key_of_problem(found) not in known]
-        update = merged(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
+        update = merge_updates(update, {"skills_context": {"problems": dict.fromkeys(waiting)}})
     if fresh or reported:
         update["skills_problems"] = [*run.thread.problems, *reported, *fresh]
-    return merged(update, run.collected) or None
+    return merge_updates(update, run.collected) or None
 
 
 async def start_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
@@ -67,10 +67,10 @@ async def start_alone(run: Run, start: Plan[Any]) -> dict[str, Any] | None:
     away: a published recipe has a node for `before_agent` alone, and there it would otherwise never happen.
     """
     update = await start or {}
-    more = await before_model_call(Run(run.settings, applied(run.state, update), run.runtime)) or {}
+    more = await before_model_call(Run(run.settings, apply_update(run.state, update), run.runtime)) or {}
     # Nothing ran before this that would have to run again.
     more.pop("jump_to", None)
-    return merged(update, more) or None
+    return merge_updates(update, more) or None
 
 
 async def _restore(run: Run) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def _restore(run: Run) -> dict[str, Any]:
     Hooks that run before this one have seen only the stub. If there are any, the step starts over.
     """
     thread = run.thread
-    own = {record["message"]: name for name, record in thread.standing.records.items() if record.get("message")}
+    own = {record["message"]: name for name, record in thread.loaded.records.items() if record.get("message")}
     evicted = {
         own[message.id]: message
         for message in (thread.messages if own else ())
@@ -105,12 +105,12 @@ async def _restore(run: Run) -> dict[str, Any]:
 
 async def _find_texts(names: Sequence[str], run: Run) -> dict[str, tuple[str, LoadRecord]]:
     """Return the texts of these loads from memory, else from their files; what cannot be read is left out."""
-    standing = run.thread.standing
-    known = {name: run.settings.memory.text(standing.records[name].get("text", "")) for name in names}
-    found = {name: (text, standing.records[name]) for name, text in known.items() if text is not None}
+    loaded = run.thread.loaded
+    known = {name: run.settings.cache.text(loaded.records[name].get("text", "")) for name in names}
+    found = {name: (text, loaded.records[name]) for name, text in known.items() if text is not None}
     # The file would bring back what another middleware has changed in the text.
-    unread = [name for name, text in known.items() if text is None and not standing.records[name].get("edited")]
-    read = await read_again(unread, standing, run)
+    unread = [name for name, text in known.items() if text is None and not loaded.records[name].get("edited")]
+    read = await read_again(unread, loaded, run)
     return found | {name: text for name, text in read.items() if not isinstance(text, str)}
 
 
@@ -121,10 +121,10 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
     because its old text would stand beside a description that is no longer its own, or there would be no text at all.
     """
     thread = run.thread
-    if not thread.standing.loaded and not thread.unbacked:
+    if not thread.loaded.names and not thread.unbacked:
         return {}
     catalog = await run.scan.catalog()
-    edited = _find_edited(thread.standing, catalog)
+    edited = _find_edited(thread.loaded, catalog)
     if not edited and not thread.unbacked:
         return {}
     await find_view(run)
@@ -139,22 +139,22 @@ async def _reload_changed(run: Run) -> dict[str, Any]:
                 updates.append(_remove_unbacked(run, name, "its load was refused"))
             case outcomes.AlreadyLoaded(_, None):
                 # Only the catalog's digest is another one: the text is the same.
-                listed = {**thread.standing.records[name], "listed": edited[name].digest}
+                listed = {**thread.loaded.records[name], "listed": edited[name].digest}
                 updates.append({"skills_context": {"records": {name: listed}}})
             case outcomes.AlreadyLoaded() | outcomes.Unreadable():
                 # Perhaps half saved: what is loaded stays, and the next step tries again.
                 pass
             case _:
                 refused.append(name)
-    return merged(*updates, take_away(run, refused, word_changed_notice(refused)) if refused else {})
+    return merge_updates(*updates, take_away(run, refused, word_changed_notice(refused)) if refused else {})
 
 
-def _find_edited(standing: LoadedSkills, catalog: Catalog) -> dict[str, SkillEntry]:
+def _find_edited(loaded: LoadedSkills, catalog: Catalog) -> dict[str, SkillEntry]:
     """Return the loaded skills whose file differs from the one that the catalog had at the load."""
     found: dict[str, SkillEntry] = {}
-    for name in standing.loaded:
-        entry, record = catalog.by_name.get(name), standing.records[name]
-        # Not an edit: `Run.use` deals with a skill that is gone, out of reach, or another one of that name.
+    for name in loaded.names:
+        entry, record = catalog.by_name.get(name), loaded.records[name]
+        # Not an edit: `Run.in_use` deals with a skill that is gone, out of reach, or another one of that name.
         if entry is None or not entry.is_read or not is_of(entry, record):
             continue
         # `listed` is the catalog's digest at the load: a provider may have versions of its own.
@@ -167,8 +167,8 @@ def _find_reloads(edited: Mapping[str, SkillEntry], run: Run) -> tuple[list[Load
     """Return the requests for changed files, with the arguments of their loads, and the names that are refused."""
     requests, refused = [], []
     for name, entry in edited.items():
-        record = run.thread.standing.records[name]
-        if name in run.use.leaving or name in run.use.withheld:
+        record = run.thread.loaded.records[name]
+        if name in run.in_use.leaving or name in run.in_use.withheld:
             continue
         if run.known_view.is_shown(entry) or is_started_by_user(record):
             requests.append(LoadRequest(entry, record.get("arguments", ""), "system"))
@@ -198,16 +198,16 @@ def _remove_unbacked(run: Run, name: str, reason: str) -> dict[str, Any]:
     """Return the update that removes a name which state called loaded, and report it."""
     run.problems.append(problem("skills_loaded", "load-unknown", name=quoted(name), reason=reason))
     report_unload(name, "gone", run)
-    return unload_update([name])
+    return build_unload_update([name])
 
 
 def _undo_loads(run: Run) -> dict[str, Any]:
     """Undo loads that relied on an unload which another middleware refused; the others no longer rely on any."""
-    standing = run.thread.standing
-    names = loads_to_undo(standing, run.budgets)
+    loaded = run.thread.loaded
+    names = loads_to_undo(loaded, run.budgets)
     settled: dict[str, Any] = {
         name: {key: value for key, value in record.items() if key != "relies_on"}
-        for name, record in standing.records.items()
+        for name, record in loaded.records.items()
         if "relies_on" in record and name not in names
     }
     update: dict[str, Any] = {"skills_context": {"records": settled}} if settled else {}
@@ -216,4 +216,4 @@ def _undo_loads(run: Run) -> dict[str, Any]:
     for name in names:
         logger.warning("Unloaded skill %r: the unload that was to make room for it was refused", name)
         report_unload(name, "no_room", run)
-    return merged(update, unload_update(names, standing, UNDONE))
+    return merge_updates(update, build_unload_update(names, loaded, UNDONE))

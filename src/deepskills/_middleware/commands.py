@@ -16,9 +16,9 @@ from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import in_worker
 from deepskills._middleware.events import SkillRefused
 from deepskills._middleware.loading import LoadRequest, build_pin, load
-from deepskills._middleware.reporting import emit, origin_of
+from deepskills._middleware.reporting import describe_skill, emit
 from deepskills._middleware.run import Run, VisibleCatalog
-from deepskills._middleware.state import MARK, is_users_own, load_mark, merged
+from deepskills._middleware.state import MARK, is_users_own, make_load_mark, merge_updates
 from deepskills._middleware.visibility import find_view
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, problem, quoted
@@ -71,19 +71,21 @@ async def load_for_user(run: Run) -> dict[str, Any]:
             by_name[request.entry.name] = request
     settled = await load(list(by_name.values()), run)
     required = _place_required(loads, run)
-    return merged(update, {"messages": required} if required else {}, *(done.update for done in settled.values()))
+    return merge_updates(
+        update, {"messages": required} if required else {}, *(done.update for done in settled.values())
+    )
 
 
 def _place_required(loads: Mapping[str, Any], run: Run) -> list[AnyMessage]:
     """Return the texts of skills that a call of the model loaded because another one requires them."""
     messages: list[AnyMessage] = []
     for name, waiting in loads.items():
-        entry, record = run.known_view.catalog.by_name.get(name), run.thread.standing.records.get(name)
+        entry, record = run.known_view.catalog.by_name.get(name), run.thread.loaded.records.get(name)
         # Not of a skill that was unloaded meanwhile, or loaded again.
         if "message" in waiting and entry and record and record.get("message") == waiting["message"]:
             pin = build_pin(entry, waiting["text"])
             pin.id = waiting["message"]
-            pin.additional_kwargs[MARK] = load_mark(name, record)
+            pin.additional_kwargs[MARK] = make_load_mark(name, record)
             messages.append(pin)
     return messages
 
@@ -168,12 +170,12 @@ def _find_command(line: str, view: VisibleCatalog) -> tuple[SkillEntry, str] | N
 
 def _report_if_broken(name: str, run: Run) -> None:
     """Tell the user that a command names a skill whose file is broken."""
-    found = run.known_view.broken(name)
+    found = run.known_view.find_broken(name)
     if found is None:
         return
     run.problems.append(found.problem)
     logger.error("The slash command /%s was not started: %s", one_line(name), one_line(found.problem["message"]))
-    emit(SkillRefused(**origin_of(name, "user"), reason="unreadable"), run)
+    emit(SkillRefused(**describe_skill(name, "user"), reason="unreadable"), run)
 
 
 def command_word(line: str) -> str:

@@ -2,8 +2,8 @@
 
 Settings are checked once, when the middleware is made, so that a wrong value fails there and not in mid-run.
 
-`Memory` holds nothing that belongs to a run: one instance serves many agents, threads and users. All of it is bounded
-in bytes and safe to share by threads.
+`SharedCache` holds nothing that belongs to a run: one instance serves many agents, threads and users. All of it is
+bounded in bytes and safe to share by threads.
 
 `Invocation` lets the calls of one turn share what they read, so that each file is read once however many calls need
 it. A call that needs a skill which no other call of the turn is reading claims it, and must deliver it; others wait.
@@ -118,7 +118,7 @@ MAX_RULE_BYTES = 16_000_000
 """How much memory the fixed rules of visibility may take, worked out for each catalog."""
 
 
-class Memory:
+class SharedCache:
     """What was read, found, rendered and loaded in this process."""
 
     def __init__(self, backend: object = None, *, for_search: bool = True) -> None:
@@ -147,9 +147,9 @@ class Memory:
             except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Memory":
-        """Return a memory of the same kind that holds nothing."""
-        return Memory(self._backend, for_search=self._for_search)
+    def __deepcopy__(self, memo: dict[int, object]) -> "SharedCache":
+        """Return a cache of the same kind that holds nothing."""
+        return SharedCache(self._backend, for_search=self._for_search)
 
     def keep_text(self, text: str) -> str:
         """Remember a text of a loaded skill, and return its fingerprint."""
@@ -229,7 +229,7 @@ class Settings:
     extensions: tuple[SkillExtension, ...] = ()
     own_tools: frozenset[str] = frozenset()
     """Names of the tools that every agent with this middleware has."""
-    memory: Memory = field(default_factory=Memory)
+    cache: SharedCache = field(default_factory=SharedCache)
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -291,7 +291,7 @@ class Settings:
     @cached_property
     def library(self) -> ScanSettings:
         """How this middleware looks at sources."""
-        memory = self.memory
+        cache = self.cache
         directories = DirectoryProvider(self.max_depth)
 
         def give() -> DirectoryProvider:
@@ -300,8 +300,8 @@ class Settings:
 
         return ScanSettings(
             give,
-            memory.readings,
-            memory.catalogs,
+            cache.readings,
+            cache.catalogs,
             is_shared=not self.varies_by_user,
             varies=self.varies_by_run,
             seconds=self.provider_seconds,
@@ -319,7 +319,7 @@ class Settings:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
         """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
-        return replace(self, memory=copy.deepcopy(self.memory))
+        return replace(self, cache=copy.deepcopy(self.cache))
 
     def file_names(self) -> FileNames:
         """Return how the agent's tools take the names of a skill's files."""
@@ -401,19 +401,19 @@ def _close_if_async(value: object) -> bool:
     return True
 
 
-def refusing_unknown(init: Callable[OptionsT, None]) -> Callable[OptionsT, None]:
+def refuse_unknown(init: Callable[OptionsT, None]) -> Callable[OptionsT, None]:
     """Have a constructor name the closest parameter where it is given an unknown keyword."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @wraps(init)
-    def checked(*given: OptionsT.args, **options: OptionsT.kwargs) -> None:
+    def construct(*given: OptionsT.args, **options: OptionsT.kwargs) -> None:
         for name in options.keys() - known:
             closest = get_close_matches(name, known, 1)
             meant = f"did you mean {closest[0]}?" if closest else f"it takes {', '.join(known)}"
             raise TypeError(f"{type(given[0]).__name__} has no parameter {name}; {meant}")
         init(*given, **options)
 
-    return checked
+    return construct
 
 
 def check_no_backend_class(backend: object) -> None:

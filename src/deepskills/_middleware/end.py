@@ -20,7 +20,7 @@ from deepskills._middleware.extension import OpenCheck, SendBack, SkillExtension
 from deepskills._middleware.extension_calls import ask, call_extensions, runs_of
 from deepskills._middleware.reporting import emit, report_problems
 from deepskills._middleware.run import Run
-from deepskills._middleware.state import merged
+from deepskills._middleware.state import merge_updates
 from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import give_hooks
 from deepskills._skillmd.problems import problem
@@ -72,7 +72,7 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
         names = ", ".join(wanted)
         run.problems.append(problem("extensions", "sent-back-too-often", name=names, limit=MAX_SENT_BACK))
         wanted = {}
-    update = merged(run.collected, report_problems(run))
+    update = merge_updates(run.collected, report_problems(run))
     if not wanted:
         return False, update
     # Marked, so that neither passes for a user's message or for the end of the turn.
@@ -82,7 +82,7 @@ async def ask_to_end(run: Run, answer: AIMessage | None) -> tuple[bool, dict[str
     emit(SkillSentBack(extensions=tuple(wanted), count=count + 1), run)
     context = {"answer": {"id": None, "turn": turn, "count": str(count + 1)}}
     messages = [premature, sent] if answer.id else [sent]
-    return True, merged(update, {"messages": messages, "skills_context": context})
+    return True, merge_updates(update, {"messages": messages, "skills_context": context})
 
 
 async def open_checks(run: Run) -> list[OpenCheck]:
@@ -122,7 +122,7 @@ async def _end_turn(run: Run) -> dict[str, Any] | None:
 async def _end_run(run: Run) -> dict[str, Any] | None:
     await find_view(run)
     await call_extensions("at_end", run)
-    return merged(run.collected, report_problems(run)) or None
+    return merge_updates(run.collected, report_problems(run)) or None
 
 
 class _EndOfTurn:

@@ -18,7 +18,7 @@ from deepskills._catalog.lookup import closest_names
 from deepskills._io.plan import parent
 from deepskills._middleware.request import build_section_input
 from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of
-from deepskills._middleware.state import LEFT_OUT, Trace, applied
+from deepskills._middleware.state import LEFT_OUT, Trace, apply_update
 from deepskills._middleware.traces import MAX_TEXT, PARTIAL, find_calls, find_traces, find_uses, observe_turn
 from deepskills._middleware.visibility import apply_fixed_rules, find_view
 from deepskills._prompt.section import Section
@@ -104,7 +104,7 @@ async def explain_skills(
     """Return for each skill how far it came, or for those of one name."""
     view = await _view_of_thread(run, has_runtime=has_runtime)
     # What the calls of the newest turn did, which no hook may have looked at yet.
-    seen = Run(run.settings, applied(run.state, observe_turn(run)), run.runtime)
+    seen = Run(run.settings, apply_update(run.state, observe_turn(run)), run.runtime)
     seen.view = view
     facts = _Facts(seen, section)
     wanted = None if name is None else name_key(name)
@@ -145,7 +145,7 @@ async def _view_of_thread(run: Run, *, has_runtime: bool) -> VisibleCatalog:
 
 def _list_catalog(run: Run) -> Catalog:
     """Return the catalog of the thread's latest run: the one that this process made, or else what state says of it."""
-    made = run.settings.memory.catalogs.recognize(run.thread.catalog)
+    made = run.settings.cache.catalogs.recognize(run.thread.catalog)
     if made is not None:
         return made
     codes = {name: trace.get("code") for name, trace in run.thread.section("hidden").items()}
@@ -175,7 +175,7 @@ class _Facts:
             loaded = [skill.entry.name for skill in run.loaded if not skill.is_lost and not skill.is_inherited]
             given = build_section_input(run, loaded)
             self.is_list_replaced, self.cut = given.replaced_list is not None, section.cut_names(given)
-        self.notes = [_Notes(memory, name) for name, memory in _find_rankings(run)]
+        self.notes = [_SuggestionNotes(memory, name) for name, memory in _find_rankings(run)]
         self.calls = find_calls(self.thread.given)
         kept = self.thread.section("trail")
         spoken = {name: found for name, found in find_traces(self.calls).items() if found is not None}
@@ -196,8 +196,8 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
         return _conclude(name, [found, visible, _stop("state-malformed", "Nothing is known of what came next.")])
     trace = facts.traces.get(name_key(name))
     stages = [found, visible, _explain_listing(facts, entry), _explain_suggestion(facts, name)]
-    if name in thread.standing.loaded:
-        record = thread.standing.records[name]
+    if name in thread.loaded.names:
+        record = thread.loaded.records[name]
         by = _TRIGGERS.get(record.get("trigger", "model"), "")
         loaded = _pass(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
         after = [_explain_presence(facts, name), _explain_use(facts, name), _explain_checks(run, name)]
@@ -284,8 +284,8 @@ def _explain_visibility(facts: _Facts, entry: SkillEntry) -> SkillStage:
     judge = view.judges.get(name)
     if name in view.unjudged:
         code = "extension-failed" if judge else "visibility-failed"
-        noted = next((found for found in problems if found["code"] == code), None)
-        text = noted["message"] if noted else f"{judge or 'The visibility function'} failed, so the skill is hidden."
+        known = next((found for found in problems if found["code"] == code), None)
+        text = known["message"] if known else f"{judge or 'The visibility function'} failed, so the skill is hidden."
         return _stop(code, text)
     # An extension that reports why it hides a skill says it better than a general word.
     judges = ("extensions", "visibility")
@@ -340,8 +340,8 @@ def _explain_listing(facts: _Facts, entry: SkillEntry) -> SkillStage:
     return _pass("Listed in full.")
 
 
-class _Notes:
-    """What an extension that ranks skills has noted beside messages; anything of another shape is skipped."""
+class _SuggestionNotes:
+    """What an extension that ranks skills has shown beside messages; anything of another shape is skipped."""
 
     def __init__(self, memory: Mapping[str, Any], extension: str) -> None:
         self.extension = extension
@@ -416,7 +416,7 @@ def _explain_no_load(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> S
         code = trace.get("code", "refused")
         reason = trace.get("text", "").rstrip(".")
         return _stop(code, f"Its load was refused: {reason}. {_REFUSALS.get(code, '')}".rstrip())
-    is_lost = name in facts.thread.standing.lost
+    is_lost = name in facts.thread.loaded.lost
     if is_lost or name in facts.brought or (trace is not None and trace["event"] == "unloaded"):
         ended: Mapping[str, Any] = trace or ({"by": "system", "code": "lost"} if is_lost else {})
         by, why = ended.get("by", ""), _UNLOADS.get(ended.get("code", ""), "")
@@ -434,19 +434,19 @@ def _explain_no_load(facts: _Facts, entry: SkillEntry, trace: Trace | None) -> S
 
 
 def _explain_presence(facts: _Facts, name: str) -> SkillStage:
-    thread, reported = facts.thread, facts.thread.section("told").get(name)
-    if name in facts.run.use.withheld:
-        noted = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
-        code = noted[-1]["code"] if noted else "visibility-failed"
+    thread, reported = facts.thread, facts.thread.section("reported").get(name)
+    if name in facts.run.in_use.withheld:
+        known = [found for found in facts.problems if found["code"] in {"visibility-failed", "extension-failed"}]
+        code = known[-1]["code"] if known else "visibility-failed"
         text = "Its text stays out of requests, because it is unknown whether this user may see it."
-        return _stop(code, f"{text} {noted[-1]['message']}" if noted else text)
+        return _stop(code, f"{text} {known[-1]['message']}" if known else text)
     if reported == LEFT_OUT:
         return _stop(
             "left-out",
             "Its text was lost from the conversation (summarized, evicted or cleared), and there was no room to put it "
             "back. Unload other skills, raise `max_loaded_tokens`, or use a model with a larger window.",
         )
-    record = thread.standing.records[name]
+    record = thread.loaded.records[name]
     if "step" in record:
         return _pass("No request was made since its load; the next one has its text.")
     if reported is not None:
@@ -457,7 +457,7 @@ def _explain_presence(facts: _Facts, name: str) -> SkillStage:
 def _explain_use(facts: _Facts, name: str) -> SkillStage:
     run, thread = facts.run, facts.thread
     files = [file["path"] for file in thread.resources.get(name, ())]
-    record = thread.standing.records[name]
+    record = thread.loaded.records[name]
     carrier = record.get("message", "")
     places = {id(message): place for place, message in enumerate(thread.given)}
     start = next((place for place, message in enumerate(thread.given) if message.id == carrier), -1)

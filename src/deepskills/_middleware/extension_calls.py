@@ -62,7 +62,7 @@ from deepskills._middleware.extension import (
 )
 from deepskills._middleware.reporting import emit
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
-from deepskills._middleware.state import extension_section, merged, note_update
+from deepskills._middleware.state import build_note_update, extension_section, merge_updates
 from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_agent, middleware_of_sub_agent
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
@@ -80,7 +80,7 @@ ONLY_IN_ASYNC = (
 ArgumentsT = ParamSpec("ArgumentsT")
 
 
-def performed(
+def perform_in_run(
     plan: Callable[Concatenate["SkillRun", ArgumentsT], Plan[ResultT]],
 ) -> Callable[Concatenate["SkillRun", ArgumentsT], Coroutine[Any, Any, ResultT]]:
     """Make a method of `SkillRun` whose plan is performed on the backend of the run."""
@@ -102,7 +102,7 @@ class SkillRun:
     def __init__(self, run: Run, extension: SkillExtension, view: VisibleCatalog | None = None) -> None:
         self._run = run
         self._extension = extension
-        self._shelf = view
+        self._view = view
         self._is_called = False
         self.name = name_of(extension)
         """The name under which this extension keeps its state."""
@@ -117,7 +117,7 @@ class SkillRun:
 
     @property
     def _known_view(self) -> VisibleCatalog:
-        return self._shelf or self._run.known_view
+        return self._view or self._run.known_view
 
     @property
     def extensions(self) -> Sequence[SkillExtension]:
@@ -169,7 +169,7 @@ class SkillRun:
     @property
     def loaded_before(self) -> Sequence[LoadedSkill]:
         """The skills in use when the calls of this turn were made: what an earlier call changes does not count yet."""
-        return self._run.use.skills
+        return self._run.in_use.skills
 
     @property
     def seen(self) -> Sequence[SkillEntry]:
@@ -187,7 +187,7 @@ class SkillRun:
         if name is None:
             return None
         # Only those whose grants count: a tool of a skill whose file was not read belongs to none.
-        return frozenset(entry.name for entry in self._run.use.granting if name in include_names(entry))
+        return frozenset(entry.name for entry in self._run.in_use.granting if name in include_names(entry))
 
     def holders(self, entry: SkillEntry) -> frozenset[str]:
         """Return the paths of all of the run's sources that hold a skill's file, where sources overlap."""
@@ -250,12 +250,12 @@ class SkillRun:
 
     def note(self, message_id: str, text: str) -> None:
         """Put a note at the end of a message, in every request while the message is there; the history stays."""
-        self._run.collect(note_update(self._run.thread, message_id, "end", text))
+        self._run.collect(build_note_update(self._run.thread, message_id, "end", text))
 
     @property
     def update(self) -> dict[str, Any]:
         """The graph update that holds what `remember`, `report` and `note` asked for; a tool returns it itself."""
-        return merged(self._run.collected, self._run.problems_update())
+        return merge_updates(self._run.collected, self._run.problems_update())
 
     @property
     def executing_tools(self) -> frozenset[str]:
@@ -283,7 +283,7 @@ class SkillRun:
         """
         return real_root(self._run.settings.fixed_backend)
 
-    @performed
+    @perform_in_run
     async def execute(self, command: str, timeout: int | None = None) -> Executed:  # noqa: ASYNC109 - of the command
         """Run a shell command through the backend, and return deepagents' `ExecuteResponse`.
 
@@ -293,7 +293,7 @@ class SkillRun:
         """
         return await Execute(command, timeout)
 
-    @performed
+    @perform_in_run
     async def write_files(self, files: Sequence[tuple[str, bytes]], *, for_shell: bool = False) -> None:
         """Write files through the backend; `for_shell` by the part of it that runs commands, wherever paths route to.
 
@@ -304,7 +304,7 @@ class SkillRun:
         if reply:
             raise SkillsError("; ".join(f"{path}: {error}" for path, error in reply.items()))
 
-    @performed
+    @perform_in_run
     async def read_file(self, entry: SkillEntry, relative_path: str) -> bytes:
         """Return the content of a skill's file, the path checked as by `load_skill_asset` with all directories.
 
@@ -312,9 +312,9 @@ class SkillRun:
             SkillsError: If the path is refused, or the file is absent or cannot be read.
         """
         # "all" means any file inside the skill; hidden files and those of hidden skills inside it stay closed.
-        return await read_judged_asset(self._run, _check_read(entry), relative_path, "all", self._closed(entry))
+        return await read_judged_asset(self._run, _check_read(entry), relative_path, "all", self._find_closed(entry))
 
-    @performed
+    @perform_in_run
     async def manifest(self, entry: SkillEntry) -> SkillManifest:
         """Return every file of a skill as it is now, with digests, hidden ones included.
 
@@ -326,7 +326,7 @@ class SkillRun:
         files = await self._run.scan.files(_check_read(entry))
         return await (read_manifest(entry) if files is None else read_provided_manifest(entry, files))
 
-    @performed
+    @perform_in_run
     async def files_to_run(self, entry: SkillEntry, script_name: str | None = None) -> Mapping[str, bytes] | None:
         """Return the files of which a copy must be made to run a script, or a command, of a skill.
 
@@ -337,16 +337,16 @@ class SkillRun:
         Raises:
             SkillsError: If a file or the script's path is refused, or not all files can be read.
         """
-        return await read_judged_files(self._run, _check_read(entry), script_name, self._closed(entry))
+        return await read_judged_files(self._run, _check_read(entry), script_name, self._find_closed(entry))
 
-    @performed
+    @perform_in_run
     async def directory(self, entry: SkillEntry) -> str:
         """Return a skill's directory as a shell knows it.
 
         Raises:
             SkillsError: If a hidden skill lies inside it, for nothing keeps a shell out; use `files_to_run`.
         """
-        if self._closed(entry):
+        if self._find_closed(entry):
             raise SkillsError(
                 f"Nothing can run in the directory of {entry.name!r}: a skill that is not shown lies in it."
             )
@@ -356,14 +356,14 @@ class SkillRun:
         reply = await ResolveLinks((path,))
         return reply.get(path, path)
 
-    @performed
+    @perform_in_run
     async def script_path(self, entry: SkillEntry, script_name: str) -> str:
         """Return the path by which a shell runs a script of a skill, checked as by `get_skill_script_path`.
 
         Raises:
             SkillsError: If the path is refused or no script is there.
         """
-        return await find_judged_script(self._run, _check_read(entry), script_name, self._closed(entry))
+        return await find_judged_script(self._run, _check_read(entry), script_name, self._find_closed(entry))
 
     def perform(self, make: Callable[[], Plan[ResultT]]) -> Coroutine[Any, Any, ResultT]:
         """Perform a plan of the library's own extensions on the backend of this run."""
@@ -371,13 +371,13 @@ class SkillRun:
             raise SkillsError(ONLY_IN_ASYNC.format(name=self.name))
         return self._run.aperform(make()) if self.is_async else self._run.perform_in_thread(make)
 
-    def _closed(self, entry: SkillEntry) -> Sequence[str]:
+    def _find_closed(self, entry: SkillEntry) -> Sequence[str]:
         """Return the directories inside a skill's own that belong to skills which the model may not read."""
         view = self._known_view
         # Before the skills were looked up, it is unknown which are in use: what is hidden is closed then.
         in_use = self._run.loaded if self._run.view is not None else ()
         loaded = {skill.entry.name for skill in in_use if not skill.is_lost}
-        return view.closed_below(entry, loaded)
+        return view.find_closed_below(entry, loaded)
 
     def call(self, method: str, *given: Any) -> Any:  # noqa: ANN401 - what an extension returns
         """Call a method of the extension for this run; what it gives may be awaitable."""
@@ -402,15 +402,15 @@ def _check_read(entry: SkillEntry) -> SkillEntry:
 
 def with_changes(result: ToolResult, run: Run) -> ToolResult:
     """Return a tool's result with what extensions asked to change, and the problems that were found on the way."""
-    update = merged(run.collected, run.problems_update())
+    update = merge_updates(run.collected, run.problems_update())
     if not update:
         return result
     if isinstance(result, ToolMessage):
-        return Command(update=merged(update, {"messages": [result]}))
+        return Command(update=merge_updates(update, {"messages": [result]}))
     # A list of pairs or an object, which LangGraph also takes: nothing of ours can be merged into it safely.
     if not isinstance(result.update, Mapping):
         return result
-    return replace(result, update=merged(result.update, update))
+    return replace(result, update=merge_updates(result.update, update))
 
 
 # A skill's files, as extensions judge them.

@@ -44,17 +44,17 @@ from deepskills._middleware.reporting import report, report_unload
 from deepskills._middleware.run import Run
 from deepskills._middleware.state import (
     MARK,
-    load_mark,
-    load_update,
-    merged,
+    build_load_update,
+    build_note_update,
+    build_unload_update,
+    make_load_mark,
+    merge_updates,
     new_message_id,
-    note_update,
-    unload_update,
 )
 from deepskills._middleware.traces import trace
 from deepskills._middleware.visibility import find_view
 from deepskills._prompt import messages as words
-from deepskills._prompt.messages import Reply
+from deepskills._prompt.messages import ToolAnswer
 from deepskills._skillmd.keys import INVOCATION_FILE
 from deepskills._skillmd.problems import problem
 from deepskills._types import SkillMetadata, Trigger
@@ -96,7 +96,7 @@ class LoadResult:
     update: dict[str, Any] = field(default_factory=dict)
     """What changes in state, the message that carries the text or the answer included."""
 
-    standing: LoadedSkills | None = None
+    loaded: LoadedSkills | None = None
     """What is loaded now; `None` if that has not changed."""
 
 
@@ -143,7 +143,7 @@ def make_bundle(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundl
 
 async def load(requests: Sequence[LoadRequest], run: Run) -> dict[str, LoadResult]:
     """Load skills in messages of their own, one after the other, and return by name what became of each."""
-    standing = run.thread.standing
+    loaded = run.thread.loaded
     bundles = await _make_bundles(requests, run)
     refused: dict[str, budget.Refused] = {}
     # In their order, one after the other: an extension may interrupt, and LangGraph matches answers by position.
@@ -161,11 +161,11 @@ async def load(requests: Sequence[LoadRequest], run: Run) -> dict[str, LoadResul
             done = await settle(bundle, Prepared(request.entry, request.arguments), refusal, run)
         else:
             ready, required = bundle.pick(prepared)
-            outcome, loads = budget.decide_together(ready, required, standing, request.budgets(run))
+            outcome, loads = budget.decide_together(ready, required, loaded, request.budgets(run))
             done = await settle(bundle, ready, outcome, run, loads=loads)
         settled[request.entry.name] = done
         # Each request is decided with those before it granted, so that together they keep to the budget.
-        standing = done.standing or standing
+        loaded = done.loaded or loaded
     return settled
 
 
@@ -175,7 +175,7 @@ async def _make_bundles(requests: Sequence[LoadRequest], run: Run) -> list[Bundl
         return [Bundle(request) for request in requests]
     await find_view(run)
     by_name = {request.entry.name: request for request in requests}
-    bundles = {name: make_bundle(request, run, run.thread.standing.loaded) for name, request in by_name.items()}
+    bundles = {name: make_bundle(request, run, run.thread.loaded.names) for name, request in by_name.items()}
     asked = [each.entry.name for bundle in bundles.values() for each in bundle.all if each.entry.name in by_name]
     return [
         replace(bundle, required=tuple(each for each in bundle.required if each.entry.name not in by_name))
@@ -220,7 +220,7 @@ async def settle(
             return _apply_answer(request, ready, decision, run, tool)
         if isinstance(decision, Refuse):
             outcome = budget.Refused(ready.entry, decision.reason)
-    along: list[tuple[budget.Loaded, Reply]] = []
+    along: list[tuple[budget.Loaded, ToolAnswer]] = []
     if isinstance(outcome, budget.Loaded | budget.AlreadyLoaded):
         refusal = await _check_requirements(request, loads, run)
         if refusal is not None:
@@ -232,8 +232,8 @@ async def settle(
     reply = report(outcome, request.trigger, run, record_of(ready) if ready.digest else ready.entry)
     done = [*along, *([(outcome, reply)] if isinstance(outcome, budget.Loaded) else [])]
     if done:
-        standing = done[-1][0].standing
-        return LoadResult(outcome, _build_load_update(done, reply, request.trigger, run, tool), standing)
+        loaded = done[-1][0].loaded
+        return LoadResult(outcome, _place_texts(done, reply, request.trigger, run, tool), loaded)
     if tool is not None:
         return LoadResult(outcome, {"messages": [tool_message(run, tool, reply)]})
     if not isinstance(outcome, budget.AlreadyLoaded):
@@ -241,7 +241,7 @@ async def settle(
     return LoadResult(outcome)
 
 
-def _record_refusal(outcome: budget.Outcome, reply: Reply, entry: SkillEntry, run: Run) -> None:
+def _record_refusal(outcome: budget.Outcome, reply: ToolAnswer, entry: SkillEntry, run: Run) -> None:
     """Record why a load that has no call to answer did not happen."""
     # What a model reads begins with "Error: "; a problem has its own form.
     reason = getattr(outcome, "reason", reply.text.removeprefix("Error: ").rstrip("."))
@@ -253,8 +253,8 @@ def _record_refusal(outcome: budget.Outcome, reply: Reply, entry: SkillEntry, ru
     run.collect(trace(entry.name, "refused", reply.reason, text=reason))
 
 
-def _build_load_update(
-    done: Sequence[tuple[budget.Loaded, Reply]], reply: Reply, trigger: Trigger, run: Run, tool: str | None
+def _place_texts(
+    done: Sequence[tuple[budget.Loaded, ToolAnswer]], reply: ToolAnswer, trigger: Trigger, run: Run, tool: str | None
 ) -> dict[str, Any]:
     """Return the update of loads: a call is answered with its skill's text, any other text has a message of its own.
 
@@ -263,7 +263,7 @@ def _build_load_update(
     updates: list[dict[str, Any]] = []
     for loaded, own in done:
         # Before any other middleware can touch a message: memory has each text as it was loaded.
-        run.settings.memory.keep_text(own.text)
+        run.settings.cache.keep_text(own.text)
         waits = tool is not None and own is not reply
         if tool is None or waits:
             message: AnyMessage = build_pin(loaded.prepared.entry, own.text)
@@ -271,12 +271,12 @@ def _build_load_update(
             message = tool_message(run, tool, own)
         # Ids are ours, so that records and messages agree before LangGraph has seen either.
         message.id = new_message_id()
-        message.additional_kwargs[MARK] = load_mark(loaded.prepared.name, record_of(loaded.prepared))
-        updates.append(load_update(loaded, message, run.thread, trigger, waits=waits))
+        message.additional_kwargs[MARK] = make_load_mark(loaded.prepared.name, record_of(loaded.prepared))
+        updates.append(build_load_update(loaded, message, run.thread, trigger, waits=waits))
     if tool is not None and done[-1][1] is not reply:
         # The skill itself was loaded before.
         updates.append({"messages": [tool_message(run, tool, reply)]})
-    return merged(*updates)
+    return merge_updates(*updates)
 
 
 async def _check_requirements(request: LoadRequest, loads: Sequence[budget.Loaded], run: Run) -> str | None:
@@ -301,7 +301,7 @@ async def _name_requirements(outcome: budget.Loaded, run: Run) -> budget.Loaded:
         return outcome
     view = await find_view(run)
     required = required_by(entry, view.find_visible)
-    unmet = [found.name for _, found in required if found is not None and found.name not in outcome.standing.loaded]
+    unmet = [found.name for _, found in required if found is not None and found.name not in outcome.loaded.names]
     absent = [written for written, found in required if found is None]
     return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))
 
@@ -343,10 +343,10 @@ def _apply_answer(request: LoadRequest, ready: Prepared, answer: Answer, run: Ru
             # message.
             source = {"lc_source": "deepskills"}
             messages = [HumanMessage(answer.text, id=new_message_id(), additional_kwargs=source)]
-    return LoadResult(outcome, merged({**answer.update}, permits, {"messages": messages} if messages else {}))
+    return LoadResult(outcome, merge_updates({**answer.update}, permits, {"messages": messages} if messages else {}))
 
 
-def tool_message(run: Run, tool: str, reply: Reply) -> ToolMessage:
+def tool_message(run: Run, tool: str, reply: ToolAnswer) -> ToolMessage:
     """Return the answer to a call of one of our tools."""
     return ToolMessage(
         content=reply.text,
@@ -364,7 +364,7 @@ def build_pin(entry: SkillEntry, text: str) -> HumanMessage:
     return HumanMessage(text, additional_kwargs={"lc_source": "pinned_skill", "skill": about})
 
 
-def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[str, Any]:
+def take_away(run: Run, names: Sequence[str], notice: str | None = None) -> dict[str, Any]:
     """Return the update that unloads skills which this run may no longer use, and tell of it.
 
     The model reads it before the user's newest message, in requests only: a message in state behind the user's would
@@ -374,16 +374,16 @@ def take_away(run: Run, names: Sequence[str], note: str | None = None) -> dict[s
         return {}
     thread = run.thread
     # The model read of a lost text when it was lost; only the limits of its skill end now.
-    present = [name for name in names if name in thread.standing.loaded]
+    present = [name for name in names if name in thread.loaded.names]
     if not present:
-        return unload_update(names)
+        return build_unload_update(names)
     for name in present:
         logger.info("Unloaded skill %r: it is no longer available", name)
         report_unload(name, "gone", run)
     anchor = thread.user_message or (thread.messages[-1] if thread.messages else None)
-    text = note or words.word_gone_notice(present)
-    noted = note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
-    return merged(unload_update(names), noted)
+    text = notice or words.word_gone_notice(present)
+    note = build_note_update(thread, anchor.id, "before", text) if anchor is not None and anchor.id else {}
+    return merge_updates(build_unload_update(names), note)
 
 
 # Reading.
@@ -417,9 +417,9 @@ async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Pr
         return Prepared(entry, arguments, failure=contents.failure)
     view = await find_view(run)
     # Files of a hidden skill that lies inside this one are not listed: its path alone would reveal it.
-    inventory = without_closed(contents.inventory, parent(entry.path), view.closed_below(entry, loaded=()))
+    inventory = without_closed(contents.inventory, parent(entry.path), view.find_closed_below(entry, loaded=()))
     shell = contents.shell_directory
-    readings, content = run.settings.memory.readings, contents.file.content or b""
+    readings, content = run.settings.cache.readings, contents.file.content or b""
     # What a served skill asks for was set aside when it was listed; its text says the same, and grants nothing.
     is_served = entry.origin is not None
     if is_served and not await run.scan.is_as_listed(entry, content):

@@ -41,15 +41,15 @@ from deepskills._middleware.config import (
     NO_FILES,
     BackendFactory,
     LoadedStatus,
-    Memory,
     Refresh,
     Settings,
+    SharedCache,
     SlashCommands,
     SourcesFactory,
     SubagentInherit,
     UnloadWhen,
     VisibilityRule,
-    refusing_unknown,
+    refuse_unknown,
 )
 from deepskills._middleware.end import (
     add_end_hooks,
@@ -201,7 +201,7 @@ class Services:
         run = Run(self._settings, state, runtime or current_runtime())
         return build_menu(await run.aperform(find_view(run)))
 
-    async def _shown(
+    async def _list_shown(
         self,
         backend: BackendProtocol,
         sources: Sequence[Source],
@@ -298,25 +298,25 @@ class Services:
         await (run.perform_in_thread(lambda: find_view(run)) if is_bridged() else run.aperform(find_view(run)))
         return SkillRun(run, extension)
 
-    def loaded_in(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
+    def list_loaded(self, state: Mapping[str, Any]) -> Sequence[LoadedSkill]:
         """Return the skills in use, without I/O; none if this process has not looked at the sources of the thread."""
-        run = self._known_run(state)
+        run = self._run_without_io(state)
         return [] if run is None else run.loaded
 
-    def known_run(self, extension: SkillExtension, state: Mapping[str, Any]) -> SkillRun | None:
+    def run_without_io(self, extension: SkillExtension, state: Mapping[str, Any]) -> SkillRun | None:
         """Return the run of a state as this process knows it, without I/O; `None` if it has not looked at sources."""
-        run = self._known_run(state)
+        run = self._run_without_io(state)
         return None if run is None else SkillRun(run, extension)
 
-    def _known_run(self, state: Mapping[str, Any]) -> Run | None:
+    def _run_without_io(self, state: Mapping[str, Any]) -> Run | None:
         # Without a runtime: nothing here calls a function of the user's, so nothing needs one.
-        run, memory = Run(self._settings, state, None), self._settings.memory
-        catalog = memory.catalogs.recognize(run.thread.catalog)
+        run, cache = Run(self._settings, state, None), self._settings.cache
+        catalog = cache.catalogs.recognize(run.thread.catalog)
         # Only a catalog that this process made itself; state alone proves nothing.
         if catalog is None:
             return None
         # The fixed rules are known without a call; a function or an extension is asked by `run_for`.
-        run.view = VisibleCatalog(catalog, memory.rules.get(catalog.serial) or {})
+        run.view = VisibleCatalog(catalog, cache.rules.get(catalog.serial) or {})
         run.tool_origins = read_disclosed(state)
         return run
 
@@ -384,7 +384,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
 
     state_schema: Any = SkillsState
 
-    @refusing_unknown
+    @refuse_unknown
     def __init__(  # noqa: PLR0913 - the options of a product, each by name
         self,
         *,
@@ -445,7 +445,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             token_counter=token_counter,
             extensions=plugged,
             own_tools=frozenset({LOAD_TOOL, UNLOAD_TOOL, *extra}),
-            memory=Memory(
+            cache=SharedCache(
                 backend,
                 for_search="search_skills" in extra or any(extension.ranks_skills for extension in plugged),
             ),
@@ -616,7 +616,7 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
         hooks = (own.before_agent, own.abefore_agent)
         if hooks == (SkillsMiddleware.before_agent, SkillsMiddleware.abefore_agent):
             return
-        catalog = self._settings.memory.catalogs.recognize(run.thread.catalog)
+        catalog = self._settings.cache.catalogs.recognize(run.thread.catalog)
         given = run.state.get("skills_metadata")
         if catalog is not None and given is not None and not catalog.is_copied_in(given):
             run.problems.append(problem("before_agent", "catalog-replaced"))

@@ -44,14 +44,14 @@ def hand_over(tool_name: str, run: Run) -> Iterator[None]:
     # Known only if an extension judges calls; without one there is nothing that could forbid.
     own = OuterCall(place_of(run.runtime), _find_limits(run), run.brought) if run.view is not None else outer
     inside = outer_call.set(replace(own, heirs=heirs))
-    standing = run.thread.standing
+    loaded = run.thread.loaded
     # Backends that serve skills read a file only while its skill is loaded; this is how they know.
-    served = tuple(standing.records[name] for name in standing.loaded if "origin" in standing.records[name])
+    served = tuple(loaded.records[name] for name in loaded.names if "origin" in loaded.records[name])
     # Hidden names are computed on demand: only the store's backend asks for them, and few tools go there.
     call = call_in_progress.set(
         CallInProgress(
             run.runtime,
-            standing.loaded,
+            loaded.names,
             served,
             hidden=lambda: run.perform(find_unseen_names(run)),
             ahidden=lambda: run.aperform(find_unseen_names(run)),
@@ -66,7 +66,7 @@ def hand_over(tool_name: str, run: Run) -> Iterator[None]:
 
 def _find_limits(run: Run) -> tuple[LoadedSkill, ...]:
     """Return what is in use here, before this turn or by now, as an agent that this call starts inherits it."""
-    found = {id(skill): skill for skill in (*run.use.skills, *run.loaded)}
+    found = {id(skill): skill for skill in (*run.in_use.skills, *run.loaded)}
     return tuple(
         replace(skill, is_lost=True, is_inherited=True, is_recent=False, grants=False) for skill in found.values()
     )

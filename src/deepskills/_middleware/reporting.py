@@ -19,7 +19,7 @@ from deepskills._middleware.config import Settings
 from deepskills._middleware.events import SkillEvent, SkillLoaded, SkillRefused, SkillUnloaded
 from deepskills._middleware.run import Run
 from deepskills._middleware.traces import trace
-from deepskills._prompt.messages import Reply, reply_to
+from deepskills._prompt.messages import ToolAnswer, reply_to
 from deepskills._skillmd.problems import SOURCE_ERRORS
 from deepskills._skillmd.text import counted, one_line
 from deepskills._types import LoadRecord, SkillProblem, Trigger
@@ -33,7 +33,7 @@ MAX_REMEMBERED_PROBLEMS = 100_000
 """How many logged problems a process remembers."""
 
 
-class Origin(TypedDict):
+class EventFields(TypedDict):
     """What every event says of its skill."""
 
     skill: str
@@ -42,7 +42,7 @@ class Origin(TypedDict):
     trigger: Trigger
 
 
-def origin_of(name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None = None) -> Origin:
+def describe_skill(name: str, trigger: Trigger, known: LoadRecord | SkillEntry | None = None) -> EventFields:
     """Return what an event says of a skill, as its load or the catalog knows it; where neither does, it is `None`."""
     source, digest = (None, None)
     if isinstance(known, SkillEntry):
@@ -92,49 +92,49 @@ _hearing: set["asyncio.Task[None]"] = set()
 
 def report(
     outcome: outcomes.Outcome, trigger: Trigger, run: Run, known: LoadRecord | SkillEntry | None = None
-) -> Reply:
+) -> ToolAnswer:
     """Word an outcome, log it and tell the stream and the extensions; `known` is what the event names."""
     reply = reply_to(outcome, run.budgets, lingers=run.lets_linger)
     _log(outcome, run.settings.budgets)
     match outcome:
         case outcomes.Loaded(ready):
             event: SkillEvent = SkillLoaded(
-                **origin_of(ready.name, trigger, known),
+                **describe_skill(ready.name, trigger, known),
                 tokens=ready.tokens,
                 resources=len(ready.inventory.resources),
             )
         case outcomes.Unloaded(name, _, record):
-            event = SkillUnloaded(**origin_of(name, trigger, record))
+            event = SkillUnloaded(**describe_skill(name, trigger, record))
         case outcomes.ToolsWithdrawn(name):
-            event = SkillUnloaded(**origin_of(name, trigger, known))
+            event = SkillUnloaded(**describe_skill(name, trigger, known))
         # Nothing changed. An extension that answered reports that itself.
         case outcomes.AlreadyLoaded() | outcomes.Answered():
             return reply
         case _:
             entry = known if isinstance(known, SkillEntry) else getattr(outcome, "entry", None)
             name = entry.name if entry is not None else getattr(outcome, "asked", "")
-            event = SkillRefused(**origin_of(name, trigger, known or entry), reason=reply.reason or "")
+            event = SkillRefused(**describe_skill(name, trigger, known or entry), reason=reply.reason or "")
     emit(event, run)
     return reply
 
 
 def report_unload(name: str, reason: str, run: Run) -> None:
     """Tell that the middleware itself unloaded a skill, and why."""
-    record = run.thread.standing.records.get(name)
+    record = run.thread.loaded.records.get(name)
     run.collect(trace(name, "unloaded", reason, by="system"))
-    emit(SkillUnloaded(**origin_of(name, "system", record), reason=reason), run)
+    emit(SkillUnloaded(**describe_skill(name, "system", record), reason=reason), run)
 
 
 def _log(outcome: outcomes.Outcome, budgets: outcomes.Budgets) -> None:
     match outcome:
-        case outcomes.Loaded(ready, standing):
+        case outcomes.Loaded(ready, loaded):
             tokens, resources = counted(ready.tokens, "token"), counted(len(ready.inventory.resources), "resource")
-            logger.info("Loaded skill %r: %s, %s, %s", ready.name, tokens, resources, _slots(standing, budgets))
+            logger.info("Loaded skill %r: %s, %s, %s", ready.name, tokens, resources, _slots(loaded, budgets))
             if ready.inventory.failure:
                 failure = one_line(ready.inventory.failure)
                 logger.warning("Cannot list the files of skill %r: %s", ready.name, failure)
-        case outcomes.Unloaded(name, standing):
-            logger.info("Unloaded skill %r: %s", name, _slots(standing, budgets))
+        case outcomes.Unloaded(name, loaded):
+            logger.info("Unloaded skill %r: %s", name, _slots(loaded, budgets))
         case outcomes.OverBudget(entry, _, _, limit):
             logger.warning("Skill %r was not loaded: the limit on %s is reached", entry.name, limit)
         case outcomes.Unreadable(entry, reason):
@@ -147,8 +147,8 @@ def _log(outcome: outcomes.Outcome, budgets: outcomes.Budgets) -> None:
             pass
 
 
-def _slots(standing: outcomes.LoadedSkills, budgets: outcomes.Budgets) -> str:
-    return f"{max(0, budgets.skills - len(standing.loaded))}/{budgets.skills} slots left"
+def _slots(loaded: outcomes.LoadedSkills, budgets: outcomes.Budgets) -> str:
+    return f"{max(0, budgets.skills - len(loaded.names))}/{budgets.skills} slots left"
 
 
 _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambda _: 1)
@@ -156,7 +156,7 @@ _logged: BoundedCache[bytes, bool] = BoundedCache(MAX_REMEMBERED_PROBLEMS, lambd
 
 def report_problems(run: Run) -> dict[str, Any]:
     """Return the update that adds what was found on the way to the thread's problems, and log it."""
-    fresh = run.new_problems()
+    fresh = run.list_new_problems()
     log_problems(fresh, run.settings)
     return {"skills_problems": [*run.thread.problems, *fresh]} if fresh else {}
 

@@ -70,22 +70,22 @@ from deepskills._middleware.extension_calls import (
 )
 from deepskills._middleware.loading import LoadRequest, judge, prepare, take_away
 from deepskills._middleware.media import find_media_messages, fit_media, leave_out_media, may_refuse_media
-from deepskills._middleware.reporting import emit, origin_of, report_problems
+from deepskills._middleware.reporting import describe_skill, emit, report_problems
 from deepskills._middleware.run import Run, VisibleCatalog, find_disclosed_skills, is_started_by_user
 from deepskills._middleware.state import (
     LEFT_OUT,
     LINGERING,
     UNDONE,
     Thread,
+    build_loss_update,
+    drop_lingering,
     fingerprint,
-    lost_update,
-    merged,
-    without_key,
-    without_lingering,
+    merge_updates,
+    remove_key,
 )
 from deepskills._middleware.tool_calls import (
     DISCLOSED,
-    InUse,
+    SkillsWithTools,
     ToolSource,
     bind_skill_tools,
     find_acceptance,
@@ -174,12 +174,12 @@ class Composition:
     lost: dict[str, str] = field(default_factory=dict)
     """The skills whose text could not be recovered, each with the reason."""
 
-    def without_put_back(self, standing: LoadedSkills, reported: Mapping[str, str]) -> "Composition":
+    def without_put_back(self, loaded: LoadedSkills, reported: Mapping[str, str]) -> "Composition":
         """Return what goes out to a model that had no room for what was put back."""
-        left_out = {"skills_context": {"told": dict.fromkeys(self.put_back, LEFT_OUT)}}
+        left_out = {"skills_context": {"reported": dict.fromkeys(self.put_back, LEFT_OUT)}}
         shown = [name for name in self.shown if name not in self.put_back]
-        update = merged(self.update, left_out)
-        newly = {name: standing.records[name] for name in self.put_back if reported.get(name) != LEFT_OUT}
+        update = merge_updates(self.update, left_out)
+        newly = {name: loaded.records[name] for name in self.put_back if reported.get(name) != LEFT_OUT}
         return Composition(
             self.bare or self.messages, update=update, left_out={**self.left_out, **newly}, lost=self.lost, shown=shown
         )
@@ -192,9 +192,9 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     """Return the request's messages; `prefix_changes` says that texts which linger may leave now."""
     thread = run.thread
     # 1. Carriers, by id.
-    messages = thread.keyed(messages)
+    messages = thread.add_keys(messages)
     carriers = find_carriers(messages, thread)
-    if not carriers and not thread.standing.loaded:
+    if not carriers and not thread.loaded.names:
         return Composition(_note(list(messages), thread.section("notes")))
     budget = run.budgets.tokens
     # What the model refused for its length is tried again only in a request that is smaller, and by enough that another
@@ -202,50 +202,52 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
     before = _measure(messages) if run.model.refused is not None else 0
     room = None if run.model.refused is None else run.model.refused * 19 // 20 - before
     # 2. What this run may not use leaves here too: a resumed run has no start that would have taken it away.
-    leaving, withheld = run.use.leaving, run.use.withheld
-    standing = _take_over_edits(messages, carriers, thread.standing.without([*leaving, *withheld]), run)
+    leaving, withheld = run.in_use.leaving, run.in_use.withheld
+    loaded = _take_over_edits(messages, carriers, thread.loaded.without([*leaving, *withheld]), run)
     texts: dict[str, str] = {}
     lost: dict[str, str] = {}
     # 3. and 4. Decide and recover, in turns.
-    decisions = decide(carriers, standing, budget, room)
+    decisions = decide(carriers, loaded, budget, room)
     # A text that is recovered may cost more or less than the one that was lost, and one that cannot be recovered costs
     # nothing, so what fits is decided again until nothing more is missing. Each round recovers at least one text or
     # gives one up, so it ends.
     while missing := [name for name in decisions.put_back if name not in texts]:
-        recalled = await _recall(missing, standing, run)
+        recalled = await _recall(missing, loaded, run)
         for name, found in recalled.items():
             if isinstance(found, str):
                 lost[name] = found
-                standing = standing.without([name])
+                loaded = loaded.without([name])
             else:
                 texts[name], record = found
-                standing = standing.with_load(name, record)
-        decisions = decide(carriers, standing, budget, room)
+                loaded = loaded.with_load(name, record)
+        decisions = decide(carriers, loaded, budget, room)
     put_back = decisions.put_back
     kept = {carrier.skill for carrier in carriers if carrier.position in decisions.kept}
-    shown = [name for name in standing.loaded if name in kept or name in put_back]
+    shown = [name for name in loaded.names if name in kept or name in put_back]
     # From here on guards have had their look at these texts.
-    standing = _mark_seen(standing, shown)
-    # A loss is one event and one line of log, not one per call: `told` keeps the digest that was reported.
-    reported = thread.section("told")
-    newly = [name for name in put_back if reported.get(name) != standing.records[name]["digest"]]
-    waiting = [name for name in standing.loaded if name not in shown and name not in lost]
-    left_out = {name: standing.records[name] for name in waiting if reported.get(name) != LEFT_OUT}
-    told: dict[str, str | None] = {name: standing.records[name]["digest"] for name in newly}
-    told |= dict.fromkeys(left_out, LEFT_OUT)
+    loaded = _mark_seen(loaded, shown)
+    # A loss is one event and one line of log, not one per call: `reported` keeps the digest that was reported.
+    known = thread.section("reported")
+    newly = [name for name in put_back if known.get(name) != loaded.records[name]["digest"]]
+    waiting = [name for name in loaded.names if name not in shown and name not in lost]
+    left_out = {name: loaded.records[name] for name in waiting if known.get(name) != LEFT_OUT}
+    reported: dict[str, str | None] = {name: loaded.records[name]["digest"] for name in newly}
+    reported |= dict.fromkeys(left_out, LEFT_OUT)
     # A text that stands in the request again may be lost a second time, which is another event.
-    told |= {name: None for name, mark in reported.items() if mark == LEFT_OUT and name not in {*waiting, *newly}}
-    update = merged({"skills_context": {"told": told}} if told else {}, _build_update(thread, standing, lost))
+    reported |= {name: None for name, mark in known.items() if mark == LEFT_OUT and name not in {*waiting, *newly}}
+    update = merge_updates(
+        {"skills_context": {"reported": reported}} if reported else {}, _build_update(thread, loaded, lost)
+    )
     # Skills that are gone for this run leave in the same update, so that no later hook finds their records.
-    update = merged(update, take_away(run, list(leaving)))
-    if newly or lost or prefix_changes or standing.is_crowded(run.budgets):
+    update = merge_updates(update, take_away(run, list(leaving)))
+    if newly or lost or prefix_changes or loaded.is_crowded(run.budgets):
         # 5. The prefix changes in any case, or the room is needed: texts of unloaded skills that lingered for the sake
         # of prompt caches have no reason to stay.
-        gone = without_lingering(thread)
+        gone = drop_lingering(thread)
         if gone:
-            update = merged(update, {"skills_context": {"texts": gone}})
+            update = merge_updates(update, {"skills_context": {"texts": gone}})
             carriers = [replace(carrier, is_lingering=False) for carrier in carriers]
-            decisions = decide(carriers, standing, budget, room)
+            decisions = decide(carriers, loaded, budget, room)
     # Without its record the skill looks unloaded to `decide`, which is not so: it stays loaded and its limits hold.
     for position, (name, _reason) in decisions.notices.items():
         if name in withheld:
@@ -260,9 +262,9 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
         bare=bare if put_back else None,
         update=update,
         put_back=put_back,
-        reattached={name: standing.records[name] for name in newly},
+        reattached={name: loaded.records[name] for name in newly},
         left_out=left_out,
-        size=(before or _measure(messages)) + sum(map(standing.size, put_back)) if put_back else 0,
+        size=(before or _measure(messages)) + sum(map(loaded.size, put_back)) if put_back else 0,
         lost=lost,
         shown=shown,
     )
@@ -270,7 +272,7 @@ async def compose(messages: Sequence[AnyMessage], run: Run, *, prefix_changes: b
 
 def finalize(messages: list[AnyMessage], model: object, run: Run) -> list[AnyMessage]:
     """Return messages as they go out: without the keys that only this library knows, and as the model takes them."""
-    return fit_order(fit_media([without_key(message) for message in messages], model), run.model.provider)
+    return fit_order(fit_media([remove_key(message) for message in messages], model), run.model.provider)
 
 
 def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrier]:
@@ -278,8 +280,8 @@ def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrie
     # Texts of unloaded skills are carriers too: a notice has to take their place. Records come last, because they
     # are the authority.
     known = {message: text["skill"] for message, text in thread.section("texts").items()}
-    for name in thread.standing.loaded:
-        message = thread.standing.records[name].get("message")
+    for name in thread.loaded.names:
+        message = thread.loaded.records[name].get("message")
         if message:
             known[message] = name
     if not known:
@@ -299,24 +301,24 @@ def find_carriers(messages: Sequence[AnyMessage], thread: Thread) -> list[Carrie
 
 
 def _take_over_edits(
-    messages: Sequence[AnyMessage], carriers: Sequence[Carrier], standing: LoadedSkills, run: Run
+    messages: Sequence[AnyMessage], carriers: Sequence[Carrier], loaded: LoadedSkills, run: Run
 ) -> LoadedSkills:
     """Take over texts that others changed in place: what was hidden stays hidden when the text is put back later."""
     for carrier in carriers:
-        record = standing.records.get(carrier.skill)
+        record = loaded.records.get(carrier.skill)
         # A lost text says nothing, and an older carrier of a reloaded skill is not the one that the record describes.
         if carrier.is_lost or record is None or record.get("message") != carrier.message:
             continue
-        text, memory = str(messages[carrier.position].text), run.settings.memory
+        text, cache = str(messages[carrier.position].text), run.settings.cache
         # A text that this process has seen survives its file, whichever process loaded it.
         # The first comparison is the cheap one: nothing is hashed while the text is the one in memory.
-        if memory.text(record.get("text", "")) == text or memory.keep_text(text) == record.get("text"):
+        if cache.text(record.get("text", "")) == text or cache.keep_text(text) == record.get("text"):
             continue
-        standing = standing.with_load(carrier.skill, _leave_as(text, record, run))
-    return standing
+        loaded = loaded.with_load(carrier.skill, _leave_as(text, record, run))
+    return loaded
 
 
-async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
+async def _recall(names: Sequence[str], loaded: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill as it was left: from the history in state, from memory, else from its file.
 
     State comes first, because a guard may have changed the text there in this very step. Where the text cannot be
@@ -326,13 +328,13 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
     unread = []
     history = {message.id: message for message in run.thread.messages if message.id is not None}
     for name in names:
-        record = standing.records[name]
+        record = loaded.records[name]
         message = history.get(record.get("message", ""))
         known = _find_in_history(record, message)
         # Memory has the text as it was loaded, which may be what a guard removed from state in that very step.
         if known is None and _is_unseen(record, message, run):
             found[name] = "it was taken away before any request held it, so that it is unknown what guards did to it"
-        elif known is None and (known := run.settings.memory.text(record.get("text", ""))) is None:
+        elif known is None and (known := run.settings.cache.text(record.get("text", ""))) is None:
             # The file has the author's words, not what a guard left of them: better no text than that one.
             if record.get("edited") or _is_edited(record, message):
                 found[name] = "others had changed the text, and only the file's own could be read"
@@ -341,11 +343,11 @@ async def _recall(names: Sequence[str], standing: LoadedSkills, run: Run) -> dic
         # Extensions judge what is put back like a first load (`change_text`): a rule may have changed since.
         if known is not None:
             found[name] = await _change(name, known, _leave_as(known, record, run), run)
-    found |= await read_again(unread, standing, run)
+    found |= await read_again(unread, loaded, run)
     return found
 
 
-async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
+async def read_again(names: Sequence[str], loaded: LoadedSkills, run: Run) -> dict[str, tuple[str, LoadRecord] | str]:
     """Return the text of each skill from its file, with the arguments of its load, or why it cannot be read.
 
     The file that was loaded was judged then. One that has changed since is judged like any other load: it may be for
@@ -354,14 +356,14 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
     if not names:
         return {}
     view = await find_view(run)
-    records = standing.records
+    records = loaded.records
     entries = {name: entry for name in names if (entry := view.catalog.by_name.get(name)) is not None}
-    wishes = [LoadRequest(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
-    prepared = await prepare(wishes, run)
-    # What no wish was made for is missing from the catalog.
+    requests = [LoadRequest(entry, records[name].get("arguments", ""), "system") for name, entry in entries.items()]
+    prepared = await prepare(requests, run)
+    # What no request was made for is missing from the catalog.
     found: dict[str, tuple[str, LoadRecord] | str] = {name: _explain_absence(records[name], view) for name in names}
-    for wish in wishes:
-        ready, name = prepared[wish.key], wish.entry.name
+    for request in requests:
+        ready, name = prepared[request.key], request.entry.name
         if ready.failure is not None:
             found[name] = ready.failure
             continue
@@ -371,12 +373,12 @@ async def read_again(names: Sequence[str], standing: LoadedSkills, run: Run) -> 
                 # What was loaded was approved, if anything was; what the server sends now was not.
                 found[name] = "its server has changed it since it was loaded"
                 continue
-            refusal = await _word_changed_refusal(wish, ready, records[name], view, run)
+            refusal = await _word_changed_refusal(request, ready, records[name], view, run)
             if refusal is not None:
                 found[name] = refusal
                 continue
             text = CHANGED_LEAD + text
-        key = run.settings.memory.keep_text(text)
+        key = run.settings.cache.keep_text(text)
         found[name] = text, {**records[name], "tokens": ready.tokens, "text": key}
     return found
 
@@ -389,12 +391,12 @@ def _explain_absence(record: LoadRecord, view: VisibleCatalog) -> str:
 
 
 async def _word_changed_refusal(
-    wish: LoadRequest, ready: Prepared, record: LoadRecord, view: VisibleCatalog, run: Run
+    request: LoadRequest, ready: Prepared, record: LoadRecord, view: VisibleCatalog, run: Run
 ) -> str | None:
     """Return why the text of a file that changed since its load must not come in; `None` if it may."""
-    if (ready.entry.is_user_only or not view.is_shown(wish.entry)) and not is_started_by_user(record):
+    if (ready.entry.is_user_only or not view.is_shown(request.entry)) and not is_started_by_user(record):
         return "its file has changed, and only the user may start it now"
-    decision = await judge(wish, ready, run)
+    decision = await judge(request, ready, run)
     if isinstance(decision, Refuse):
         return f"its file has changed, and the new text was refused: {decision.reason}"
     return None if decision is None else "its file has changed, and it is no longer loaded as text"
@@ -412,7 +414,7 @@ async def _change(name: str, text: str, record: LoadRecord, run: Run) -> tuple[s
                 return changed.reason
             text = changed
     # Kept for the next call: one loss is at most one read in a process.
-    run.settings.memory.keep_text(text)
+    run.settings.cache.keep_text(text)
     return text, record
 
 
@@ -439,22 +441,22 @@ def _leave_as(text: str, record: LoadRecord, run: Run) -> LoadRecord:
     """Return the record of a load whose text is as others left it."""
     if fingerprint(text) == record.get("text"):
         return record
-    return {**record, "text": run.settings.memory.keep_text(text), "edited": True}
+    return {**record, "text": run.settings.cache.keep_text(text), "edited": True}
 
 
 def _is_edited(record: LoadRecord, message: AnyMessage | None) -> bool:
     return message is not None and not is_lost(message) and fingerprint(str(message.text)) != record.get("text")
 
 
-def _mark_seen(standing: LoadedSkills, names: Iterable[str]) -> LoadedSkills:
-    """Return the standing after these loads were in a request: guards have seen them by now."""
+def _mark_seen(loaded: LoadedSkills, names: Iterable[str]) -> LoadedSkills:
+    """Return what is loaded after these loads were in a request: guards have seen them by now."""
     for name in names:
-        record = standing.records[name]
+        record = loaded.records[name]
         # While a record has its `step`, no request has held the text: see `_is_unseen`.
         if "step" in record:
             kept: Any = {key: value for key, value in record.items() if key != "step"}
-            standing = standing.with_load(name, kept)
-    return standing
+            loaded = loaded.with_load(name, kept)
+    return loaded
 
 
 def _apply_update(
@@ -533,16 +535,14 @@ def _measure(messages: Sequence[AnyMessage]) -> int:
     return sum(count_text_tokens(str(message.text)) for message in messages) + count_text_tokens(str(calls))
 
 
-def _build_update(thread: Thread, standing: LoadedSkills, lost: Iterable[str]) -> dict[str, Any]:
+def _build_update(thread: Thread, loaded: LoadedSkills, lost: Iterable[str]) -> dict[str, Any]:
     """Return the update for records that changed, and for texts that are lost for good."""
-    before = thread.standing.records
-    changed = {
-        name: standing.records[name] for name in standing.loaded if standing.records.get(name) != before.get(name)
-    }
+    before = thread.loaded.records
+    changed = {name: loaded.records[name] for name in loaded.names if loaded.records.get(name) != before.get(name)}
     # A text that cannot be recovered means that the skill is not loaded: a record without a text would say `[Loaded]`
     # of nothing.
-    update: dict[str, Any] = lost_update(lost, thread.standing) if lost else {}
-    return merged(update, {"skills_context": {"records": changed}}) if changed else update
+    update: dict[str, Any] = build_loss_update(lost, thread.loaded) if lost else {}
+    return merge_updates(update, {"skills_context": {"records": changed}}) if changed else update
 
 
 # One model call with skills: the request that goes out, a second try, and what comes back into state.
@@ -564,12 +564,12 @@ async def compose_with_section(
     changes = False
     # Comparing prefixes costs a rendering, so only those pay who let texts linger for the sake of caches.
     if run.lets_linger:
-        prefix = _describe_prefix(messages, (await _render_off_loop(template, run, run.thread.standing.loaded)))
+        prefix = _describe_prefix(messages, (await _render_off_loop(template, run, run.thread.loaded.names)))
         before = run.thread.section("prefix")
         changes = bool(before) and before != prefix
     composed = await compose(messages, run, prefix_changes=changes)
     if prefix and run.thread.section("prefix") != prefix:
-        composed.update.update(merged(composed.update, {"skills_context": {"prefix": prefix}}))
+        composed.update.update(merge_updates(composed.update, {"skills_context": {"prefix": prefix}}))
     # Rendered after composing: the section must say `[Loaded]` of those texts alone that are in the request.
     return composed, await _render_off_loop(template, run, composed.shown)
 
@@ -582,7 +582,7 @@ async def prepare_messages(
     composed, section = await compose_with_section(run.state["messages"], run, template)
     report_composition(composed, run)
     facts = run.model.update_from(run.thread.model)
-    update = merged(composed.update, run.collected, facts, report_problems(run))
+    update = merge_updates(composed.update, run.collected, facts, report_problems(run))
     messages = finalize(composed.messages, model, run)
     if not section:
         return messages, update
@@ -693,7 +693,7 @@ async def call_model(
     run.workspace = workspace_of(request.tools)
     composed, section = await compose_with_section(request.messages, run, template)
     # A skill whose text was lost just now no longer brings its tools.
-    granting = [entry for entry in run.use.granting if entry.name not in composed.lost]
+    granting = [entry for entry in run.in_use.granting if entry.name not in composed.lost]
     use = split_by_disclosure(composed.messages, granting, find_disclosed_skills(run))
     found = await source.resolve(find_needed_names(use, request.tools), request.runtime)
     call = _ModelCall(
@@ -722,7 +722,7 @@ class _ModelCall:
     template: Section | None
     composed: Composition
     section: str
-    use: InUse
+    use: SkillsWithTools
     resolved: Mapping[str, Sequence[BaseTool]]
     replaced: list[ToolMessage] = field(default_factory=list)
     """Messages whose media the model refused."""
@@ -738,7 +738,7 @@ class _ModelCall:
             if run.known_view.catalog.entries:
                 unused.add(LOAD_TOOL)
             # Nothing to load, and nothing to unload: not even tools of a skill that was read as a file.
-            if not thread.standing.loaded and not thread.section("disclosed"):
+            if not thread.loaded.names and not thread.section("disclosed"):
                 unused |= {LOAD_TOOL, UNLOAD_TOOL}
         # The one call of a skill that only the user could start.
         if thread.section("permits"):
@@ -759,7 +759,7 @@ class _ModelCall:
         """Return the request with every loaded skill's text and tools."""
         # deepagents' hook reads this key to find skill tools. It gets only skills that may use theirs, whatever a
         # caller wrote there.
-        state: Any = {**self.request.state, "skills_metadata": self.use.shown_to_deepagents()}
+        state: Any = {**self.request.state, "skills_metadata": self.use.list_for_deepagents()}
         return self.request.override(messages=self.composed.messages, tools=self.tools, state=state)
 
     def second_request(self, error: BaseException | None) -> ModelRequest[Any] | None:
@@ -771,7 +771,7 @@ class _ModelCall:
             sizes = [size for size in (run.model.refused, self.composed.size) if size is not None]
             run.model = replace(run.model, refused=min(sizes))
             # From now on the call is one without the texts that were put back.
-            self.composed = self.composed.without_put_back(run.thread.standing, run.thread.section("told"))
+            self.composed = self.composed.without_put_back(run.thread.loaded, run.thread.section("reported"))
             self.section = render_section(self.template, run, self.composed.shown)
             section_in_use.set(self.section)
             return self.build_request()
@@ -795,7 +795,7 @@ class _ModelCall:
         # The state that was made up for deepagents' hook stays inside: extensions and inner hooks see the real one.
         request = request.override(state=self.request.state)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
-        included = {name for entry in run.use.granting for name in include_names(entry)}
+        included = {name for entry in run.in_use.granting for name in include_names(entry)}
         run.tool_origins = {tool: name for tool, name in self.record.items() if name in included}
         run.skill_tools = frozenset(run.tool_origins)
         changed = await change_request(request, run)
@@ -839,7 +839,7 @@ class _ModelCall:
         before = command.update if command is not None and isinstance(command.update, dict) else {}
         # Sorted: the same tools give the same checkpoint, in whichever order they were found.
         record = dict(sorted({**before.get(DISCLOSED, {}), **self.record}.items()))
-        update = merged(
+        update = merge_updates(
             before,
             composed.update,
             run.model.update_from(run.thread.model),
@@ -859,12 +859,12 @@ def report_composition(composed: Composition, run: Run) -> None:
     """Log and stream which texts were put back, and which could not be recovered."""
     for name, record in composed.reattached.items():
         logger.info("Put the text of skill %r back into the request", name)
-        emit(SkillReattached(**origin_of(name, "system", record), tokens=record["tokens"]), run)
+        emit(SkillReattached(**describe_skill(name, "system", record), tokens=record["tokens"]), run)
     for name, record in composed.left_out.items():
         logger.warning("Left the text of skill %r out of the request: there is no room for it", name)
-        emit(SkillLeftOut(**origin_of(name, "system", record), tokens=record["tokens"]), run)
+        emit(SkillLeftOut(**describe_skill(name, "system", record), tokens=record["tokens"]), run)
     for name, reason in composed.lost.items():
         logger.error("Unloaded skill %r: its text was lost and its file could not be read: %s", name, one_line(reason))
-        before = run.thread.standing.records.get(name)
+        before = run.thread.loaded.records.get(name)
         run.collect(trace(name, "unloaded", "lost", by="system", text=reason))
-        emit(SkillUnloaded(**origin_of(name, "system", before), reason=reason), run)
+        emit(SkillUnloaded(**describe_skill(name, "system", before), reason=reason), run)

@@ -1,6 +1,6 @@
 """One hook's or tool call's view of its run: settings, state, the skills with their visibility, and those in use.
 
-"Is this skill in use?" has one answer, `Run.use`, and everybody asks here: the section, the tools, the request, the
+"Is this skill in use?" has one answer, `Run.in_use`, and everybody asks here: the section, the tools, the request, the
 policies, hooks, models, forks and scripts. The rules:
 
 - A **limit** of a loaded skill (what it forbids, its hooks, its lock) holds from the load until a lawful unload:
@@ -44,7 +44,7 @@ from deepskills._io.plan import Plan, ResultT, in_worker, parent, tidy
 from deepskills._loading.budget import Budgets, Unloaded, decide_unload
 from deepskills._middleware.config import CACHING_PROVIDERS, WINDOW_SHARE, Invocation, Settings
 from deepskills._middleware.extension import LoadedSkill, SkillExtension, overrides
-from deepskills._middleware.state import LINGERING, Thread, current_config, extension_section, merged
+from deepskills._middleware.state import LINGERING, Thread, current_config, extension_section, merge_updates
 from deepskills._middleware.turn import turn_of
 from deepskills._prompt.section import visible
 from deepskills._providers.sources import Source
@@ -149,7 +149,7 @@ class VisibleCatalog:
         """The skills that the model may see and load."""
         return visible(self.catalog, self.hidden)
 
-    def closed_below(self, entry: SkillEntry, loaded: Container[str]) -> list[str]:
+    def find_closed_below(self, entry: SkillEntry, loaded: Container[str]) -> list[str]:
         """Return the directories below a skill's own that belong to skills which the model may not read."""
         # The usual case, on a path that each load takes.
         if not self.hidden:
@@ -180,7 +180,7 @@ class VisibleCatalog:
         """Whether the model may see and load a skill."""
         return self.visibility(entry) in {"on", "name-only"}
 
-    def broken(self, asked: str) -> Broken | None:
+    def find_broken(self, asked: str) -> Broken | None:
         """Return what is wrong with the file of a skill that is missing from the catalog."""
         return find_broken(self.problems, asked) if self.find(asked) is None else None
 
@@ -267,7 +267,7 @@ class Run:
     @cached_property
     def invocation(self) -> Invocation | None:
         """What the hooks and tools of one invocation share; `None` outside of one."""
-        return self.settings.memory.invocation_of(self._runtime)
+        return self.settings.cache.invocation_of(self._runtime)
 
     @cached_property
     def scan(self) -> SourceScan:
@@ -277,7 +277,7 @@ class Run:
         runtime = partial(tool_runtime, self.state, self._runtime)
         seen = self.invocation.found if self.invocation is not None else None
         sources = partial(settings.sources_in, runtime)
-        return SourceScan(settings.library, sources, seen, runtime, self.thread.standing.records, self.thread.catalog)
+        return SourceScan(settings.library, sources, seen, runtime, self.thread.loaded.records, self.thread.catalog)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""
@@ -333,31 +333,31 @@ class Run:
 
     def collect(self, update: Mapping[str, Any]) -> None:
         """Add to what changes in state."""
-        self.collected = merged(self.collected, update)
+        self.collected = merge_updates(self.collected, update)
 
-    def found_problems(self) -> list[SkillProblem]:
+    def list_problems(self) -> list[SkillProblem]:
         """Return the problems that were found on the way, each once."""
         malformed = [problem("state", "state-malformed", key=key) for key in dict.fromkeys(self.thread.malformed)]
         return list({key_of_problem(found): found for found in (*malformed, *self.problems)}.values())
 
-    def new_problems(self) -> list[SkillProblem]:
+    def list_new_problems(self) -> list[SkillProblem]:
         """Return those of them that are not in state yet."""
-        found = self.found_problems()
+        found = self.list_problems()
         # There may be thousands in state.
         known = {key_of_problem(problem) for problem in self.thread.problems} if found else set()
         return [problem for problem in found if key_of_problem(problem) not in known]
 
     def problems_update(self) -> dict[str, Any]:
         """Return the problems of a tool call as an update that calls of one turn can make side by side."""
-        fresh = self.new_problems()
+        fresh = self.list_new_problems()
         # Keyed by cause: parallel calls write side by side, and LangGraph refuses two values for a key without such a
         # reducer.
         return {"skills_context": {"problems": {f"{p['code']}:{p['path']}": p for p in fresh}}} if fresh else {}
 
     @cached_property
-    def use(self) -> "Use":
+    def in_use(self) -> "SkillsInUse":
         """Which skills are in use; the skills of this run must have been looked up before."""
-        use = _find_use(self)
+        use = _find_in_use(self)
         above = outer_call.get()
         # The tool call's own code runs inside it too, and is no other agent's.
         if above is not None and place_of(self.runtime) != above.place:
@@ -365,20 +365,20 @@ class Run:
             use = replace(use, skills=[*above.skills, *use.skills])
         if not use.skills:
             return use
-        return replace(use, skills=[skill if skill.is_inherited else self.limited(skill) for skill in use.skills])
+        return replace(use, skills=[skill if skill.is_inherited else self.limit(skill) for skill in use.skills])
 
     @property
     def loaded(self) -> list[LoadedSkill]:
         """The skills in use, in load order; to a tool call, loads and unloads before it in its turn count as done."""
-        call, standing = self._call, self.thread.standing
+        call, loaded = self._call, self.thread.loaded
         earlier = turn_of(self.state, call["id"], call["name"], call["args"]).earlier if call is not None else ()
         if not earlier:
-            return self.use.skills
-        inherited = [skill for skill in self.use.skills if skill.is_inherited]
-        found = {skill.entry.name: skill for skill in self.use.skills if not skill.is_inherited}
+            return self.in_use.skills
+        inherited = [skill for skill in self.in_use.skills if skill.is_inherited]
+        found = {skill.entry.name: skill for skill in self.in_use.skills if not skill.is_inherited}
         for other in earlier:
             if other.kind == "unload":
-                outcome = decide_unload(other.name, standing)
+                outcome = decide_unload(other.name, loaded)
                 # What this very turn loads is not unloaded again here: its limits are assumed to hold, also if
                 # the calls are refused.
                 if isinstance(outcome, Unloaded):
@@ -387,7 +387,7 @@ class Run:
                 before = found.get(entry.name)
                 # Other arguments are another load, which is not done yet; without any the skill stays as it is.
                 if before is None or (other.arguments.strip() and other.arguments != before.arguments):
-                    found[entry.name] = self.limited(LoadedSkill(entry, other.arguments, "model", 0, is_recent=True))
+                    found[entry.name] = self.limit(LoadedSkill(entry, other.arguments, "model", 0, is_recent=True))
         return [*inherited, *found.values()]
 
     @property
@@ -395,11 +395,11 @@ class Run:
         """The skills whose text the model has seen: in use before this call or by now, or unloaded and still shown."""
         # In a tool call, `loaded` counts the calls before it in its turn as done. A skill that is unloaded in this very
         # turn was still seen, so both count.
-        found = [skill.entry for skill in (*self.loaded, *self.use.skills)]
-        records, known = self.thread.standing.records, self.known_view.catalog.by_name
-        for name in self.use.leaving:
+        found = [skill.entry for skill in (*self.loaded, *self.in_use.skills)]
+        records, known = self.thread.loaded.records, self.known_view.catalog.by_name
+        for name in self.in_use.leaving:
             record = records[name]
-            found.append(unread_entry(name, record["path"], record["digest"], record.get("origin")))
+            found.append(make_unread_entry(name, record["path"], record["digest"], record.get("origin")))
         texts = self.thread.section("texts").values()
         lingering = [text["skill"] for text in texts if text.get("state") == LINGERING]
         return found + [known[name] for name in lingering if name in known]
@@ -424,14 +424,14 @@ class Run:
                     return POWERS
         return frozenset(found)
 
-    def limited(self, skill: LoadedSkill) -> LoadedSkill:
+    def limit(self, skill: LoadedSkill) -> LoadedSkill:
         """Return a skill in use as others may see it: without what an extension withholds."""
         withheld = self.withheld(skill.entry)
         # What a server sends grants nothing by itself, so powers are added where a human granted them and not taken
         # away.
         if skill.entry.origin is not None:
-            skill = replace(skill, entry=with_powers(skill.entry, self.granted(skill.entry)))
-        return without_powers(skill, withheld)
+            skill = replace(skill, entry=add_powers(skill.entry, self.granted(skill.entry)))
+        return remove_powers(skill, withheld)
 
     def granted(self, entry: SkillEntry) -> frozenset[str]:
         """Return what a human granted to a served skill, as the extensions that ask for approvals know."""
@@ -445,7 +445,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Use:
+class SkillsInUse:
     """The skills in use in a run."""
 
     skills: list[LoadedSkill] = field(default_factory=list)
@@ -463,18 +463,18 @@ class Use:
         return [skill.entry for skill in self.skills if skill.grants]
 
 
-def _find_use(run: Run) -> Use:
+def _find_in_use(run: Run) -> SkillsInUse:
     """Tell which skills are in use: the one answer that everybody goes by."""
-    thread, standing = run.thread, run.thread.standing
+    thread, loaded = run.thread, run.thread.loaded
     # The usual case, on a path that each request takes.
-    if not standing.loaded and not standing.lost and not thread.section("brought"):
-        return Use()
+    if not loaded.names and not loaded.lost and not thread.section("brought"):
+        return SkillsInUse()
     view, found, turn = run.known_view, run.scan.found, thread.turn
     skills: list[LoadedSkill] = []
     leaving: dict[str, Literal["gone", "off"]] = {}
-    withheld = set(view.unjudged.intersection(standing.loaded))
-    for name in (*standing.loaded, *standing.lost):
-        record, is_lost = standing.records[name], name not in standing.loaded
+    withheld = set(view.unjudged.intersection(loaded.names))
+    for name in (*loaded.names, *loaded.lost):
+        record, is_lost = loaded.records[name], name not in loaded.names
         current = view.catalog.by_name.get(name)
         # Another skill of the same name: its visibility and file say nothing about the one that was loaded.
         current = current if current is not None and is_of(current, record) else None
@@ -488,7 +488,7 @@ def _find_use(run: Run) -> Use:
         # Neither in the catalog nor known to be gone, because its source failed: a judge cannot be asked about it.
         if current is None and not is_lost and not _is_judged(name, record, run):
             withheld.add(name)
-        entry = _find_loaded(name, record, current, run.settings.memory.readings)
+        entry = _find_loaded(name, record, current, run.settings.cache.readings)
         # A lost skill whose file changed is not reloaded, as loaded ones are: the file of today says what it forbids.
         if is_lost and not entry.is_read and current is not None:
             entry = current
@@ -507,16 +507,16 @@ def _find_use(run: Run) -> Use:
             )
         )
     skills += _find_brought(run)
-    return Use(skills, leaving, frozenset(withheld))
+    return SkillsInUse(skills, leaving, frozenset(withheld))
 
 
 def _find_brought(run: Run) -> list[LoadedSkill]:
     """Return what was in use in agents whose answers came back in this turn; its limits hold until the next one."""
-    thread, readings = run.thread, run.settings.memory.readings
+    thread, readings = run.thread, run.settings.cache.readings
     records = {path: record for path, record in thread.section("brought").items() if record["turn"] == thread.turn}
     return [
         LoadedSkill(
-            readings.brought.get((path, record["digest"])) or unread_entry(record["name"], path, record["digest"]),
+            readings.brought.get((path, record["digest"])) or make_unread_entry(record["name"], path, record["digest"]),
             "",
             "system",
             0,
@@ -529,11 +529,11 @@ def _find_brought(run: Run) -> list[LoadedSkill]:
     ]
 
 
-def brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, Any]:
+def build_brought_update(brought: Mapping[str, LoadedSkill], run: "Run") -> dict[str, Any]:
     """Return the update that keeps what was in use in the agents that a tool call started."""
-    thread, readings = run.thread, run.settings.memory.readings
+    thread, readings = run.thread, run.settings.cache.readings
     old = {path: None for path, record in thread.section("brought").items() if record["turn"] != thread.turn}
-    own = {skill.entry.path for skill in run.use.skills}
+    own = {skill.entry.path for skill in run.in_use.skills}
     # What is in use here as well ends with its own unload.
     brought = {path: skill for path, skill in brought.items() if path not in own}
     for path, skill in brought.items():
@@ -576,7 +576,7 @@ def name_of(extension: SkillExtension) -> str:
     return extension.name or type(extension).__name__
 
 
-def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
+def remove_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
     """Return a skill in use whose entry does not ask for powers."""
     if not powers:
         return skill
@@ -591,7 +591,7 @@ def without_powers(skill: LoadedSkill, powers: frozenset[str]) -> LoadedSkill:
     return replace(skill, entry=replace(entry, skill=metadata, frontmatter=kept), withheld=powers)
 
 
-def with_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
+def add_powers(entry: SkillEntry, granted: frozenset[str]) -> SkillEntry:
     """Return a served skill with those of the powers that it asks for which were granted."""
     asked = entry.asked
     if not asked or not granted:
@@ -646,7 +646,7 @@ def _find_loaded(name: str, record: LoadRecord, current: SkillEntry | None, read
         return replace(entry, provided=provided) if provided is not None else entry
     # What the catalog says of its origin counts before what state does.
     origin = (current.origin if current is not None else None) or record.get("origin")
-    return unread_entry(name, record["path"], record["digest"], origin)
+    return make_unread_entry(name, record["path"], record["digest"], origin)
 
 
 def directory_name(found: SkillProblem) -> str:
@@ -655,7 +655,7 @@ def directory_name(found: SkillProblem) -> str:
     return directory.rpartition("/")[2] if file == SKILL_FILE else ""
 
 
-def unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | None = None) -> SkillEntry:
+def make_unread_entry(name: str, path: str, digest: str = "", origin: SkillOrigin | None = None) -> SkillEntry:
     """Return what is known of a skill whose file is gone, broken or out of reach: nothing that could be used."""
     skill = SkillMetadata(
         path=path,

@@ -30,8 +30,8 @@ from deepskills._middleware.state import (
     SkillsStateUpdate,
     Thread,
     is_answered,
-    mark_of,
-    merged,
+    merge_updates,
+    read_mark,
 )
 from deepskills._middleware.traces import build_hidden_update, build_shadows_update
 from deepskills._middleware.visibility import find_view
@@ -74,7 +74,7 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
     # Written even if empty: on a new thread users find these keys.
     empty: dict[str, Any] = {"skills_loaded": [], "skill_resources": {}}
     if parent is not None and (passes_on or run.settings.subagent_inherit == "inherit"):
-        return merged(empty, await _load_again(parent, run))
+        return merge_updates(empty, await _load_again(parent, run))
     # Marks on messages are claims, which any caller can write: they only tell which files are worth comparing with.
     claims = _find_claims(run.thread.messages)
     prepared = await prepare(_choose_claimed(claims, run), run)
@@ -90,10 +90,10 @@ async def adopt_loads(run: Run) -> dict[str, Any]:
             texts[claim.message.id or ""] = {"skill": name}
             # To the end: the newest load decides the order.
             records.pop(name, None)
-            # Not "user", and of no turn: a claim must not earn what a user's own start earns (`_find_use` in `run.py`).
+            # Not "user", and of no turn: a claim must not earn what a user's own start earns (`run.py`).
             records[name] = {
                 **record_of(ready),
-                "text": run.settings.memory.keep_text(text),
+                "text": run.settings.cache.keep_text(text),
                 "message": claim.message.id or "",
                 "trigger": "system",
                 "turn": "",
@@ -127,7 +127,7 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, run: Run) -> bool:
     """Whether a claim is of a load, names the file that is there, and its text begins as the file's block does."""
     digest = claim.mark.get("digest")
     # Where the catalog's digest is not one of a file (a provider with versions of its own), it says nothing here.
-    if digest is not None and digest != entry.digest and run.settings.memory.readings.recall(entry.path, entry.digest):
+    if digest is not None and digest != entry.digest and run.settings.cache.readings.recall(entry.path, entry.digest):
         return False
     begins_so = _strip_leads(str(claim.message.text)).startswith(f"{block_opening(entry)}\n")
     return begins_so and entry.name == claim.mark["skill"] and claim.mark["event"] == "load"
@@ -135,32 +135,32 @@ def _may_be_true(claim: _Claim, entry: SkillEntry, run: Run) -> bool:
 
 def _inherit(parent: Thread, view: VisibleCatalog) -> dict[str, Any]:
     """Return what a fork takes over from its parent, as far as it may see the skills."""
-    records = parent.standing.records
-    names = [name for name in parent.standing.loaded if (entry := view.find(name)) and is_of(entry, records[name])]
+    records = parent.loaded.records
+    names = [name for name in parent.loaded.names if (entry := view.find(name)) and is_of(entry, records[name])]
     # These keep the requests of a fork the same as its parent's. What waits or was permitted stays the parent's.
     kept = {key: parent.section(key) for key in ("texts", "notes", "disclosed")}
     return {
         "skills_loaded": names,
         "skill_resources": {name: parent.resources.get(name, []) for name in names},
-        "skills_context": {"records": {name: records[name] for name in (*names, *parent.standing.lost)}, **kept},
+        "skills_context": {"records": {name: records[name] for name in (*names, *parent.loaded.lost)}, **kept},
     }
 
 
 async def _load_again(parent: Thread, run: Run) -> dict[str, Any]:
     """Load what a parent has loaded for a sub-agent that knows nothing of it, within the sub-agent's own budgets."""
-    view, records = run.known_view, parent.standing.records
+    view, records = run.known_view, parent.loaded.records
     requests = [
         LoadRequest(entry, records[name].get("arguments", ""), "system")
-        for name in parent.standing.loaded
+        for name in parent.loaded.names
         if (entry := view.find(name)) is not None
         # A skill that only users may start is passed on if a user has started it.
         and (view.is_shown(entry) or is_started_by_user(records[name]))
     ]
-    update = merged(*(done.update for done in (await load(requests, run)).values()))
+    update = merge_updates(*(done.update for done in (await load(requests, run)).values()))
     # Of no turn: it earns nothing here that a load of this agent's own earns.
     made: dict[str, Any] = update.get("skills_context", {}).get("records", {})
     own = {name: {**record, "turn": ""} for name, record in made.items()}
-    return merged(update, {"skills_context": {"records": own}})
+    return merge_updates(update, {"skills_context": {"records": own}})
 
 
 def _strip_leads(text: str) -> str:
@@ -171,7 +171,7 @@ def _find_claims(messages: Sequence[AnyMessage]) -> list[_Claim]:
     """Return what messages say they did to the loaded skills, in order."""
     claims: list[_Claim] = []
     for message in reversed(messages):
-        mark = mark_of(message)
+        mark = read_mark(message)
         if mark is not None:
             claims.append(_Claim(message, mark))
         if len(claims) >= MAX_CLAIMS:
@@ -194,7 +194,7 @@ def current_catalog(run: Run) -> Catalog | None:
     # Another user may resume the thread.
     if settings.varies_by_run:
         return None
-    catalog = settings.memory.catalogs.recognize(run.thread.catalog)
+    catalog = settings.cache.catalogs.recognize(run.thread.catalog)
     # By a copy that differs a caller asks to look again, and so by `None`.
     if catalog is None or not catalog.is_copied_in(run.state.get("skills_metadata")):
         return None
@@ -211,7 +211,7 @@ def needs_start(run: Run, catalog: Catalog | None) -> bool:
         or run.thread.malformed
         or any(known["code"] in OF_ONE_RUN for known in run.thread.problems)
         or settings.slash_commands
-        or (settings.visibility is not None and run.thread.standing.loaded)
+        or (settings.visibility is not None and run.thread.loaded.names)
     )
 
 
@@ -225,25 +225,25 @@ async def start(run: Run) -> SkillsStateUpdate | None:
     copy = run.state.get("skills_metadata")
     # Compared entry by entry with the copy in state; with thousands of skills that takes its time.
     catalog = await in_worker(lambda: current_catalog(run), len(copy) if isinstance(copy, list) else 0)
-    failed = frozenset(noted["path"] for noted in thread.problems if noted["code"] in _RETRIED and catalog is not None)
+    failed = frozenset(p["path"] for p in thread.problems if p["code"] in _RETRIED and catalog is not None)
     if not failed and not needs_start(run, catalog):
         return None
     found = None
     if catalog is None or failed:
         # The entries known so far go in: a source that fails now keeps those that it gave before.
         found = await run.scan.look(failed)
-        located = [with_virtual_hint(noted, run.settings.fixed_backend) for noted in found.problems]
+        located = [with_virtual_hint(each, run.settings.fixed_backend) for each in found.problems]
         found = replace(found, problems=located)
     await find_view(run, found)
     update = await _discover(run, found) if found is not None else {}
     # Only after the shelf: what leaves depends on what was found and on how visible it is now.
-    gone = [name for name, reason in run.use.leaving.items() if reason == "gone"]
-    update = merged(update, take_away(run, list(run.use.leaving)), build_hidden_update(run))
+    gone = [name for name, reason in run.in_use.leaving.items() if reason == "gone"]
+    update = merge_updates(update, take_away(run, list(run.in_use.leaving)), build_hidden_update(run))
     if run.settings.slash_commands:
-        update = merged(update, _notice_commands(run))
+        update = merge_updates(update, _notice_commands(run))
     # Last, so that extensions see what is in use after discovery and unloads.
     await call_extensions("at_start", run)
-    update = merged(update, run.collected)
+    update = merge_updates(update, run.collected)
     problems = _list_problems(run, found, gone)
     if problems is not None:
         update["skills_problems"] = problems
@@ -264,7 +264,7 @@ async def _discover(run: Run, found: Discovery) -> dict[str, Any]:
     if not catalog.is_copied_in(run.state.get("skills_metadata")):
         update["skills_metadata"] = catalog.copy_skills()
     if thread.is_new:
-        update = merged(update, await adopt_loads(run))
+        update = merge_updates(update, await adopt_loads(run))
     return update
 
 
@@ -294,14 +294,14 @@ def _is_new_command(message: AnyMessage, run: Run) -> bool:
 def _list_problems(run: Run, found: Discovery | None, gone: Sequence[str]) -> list[SkillProblem] | None:
     """Return the thread's problems as of now, or `None` if they stay; those that are new are logged."""
     if found is None:
-        fresh = run.new_problems()
+        fresh = run.list_new_problems()
         log_problems(fresh, run.settings)
         kept = [known for known in run.thread.problems if known["code"] not in OF_ONE_RUN]
         return [*kept, *fresh] if fresh or len(kept) < len(run.thread.problems) else None
-    records = run.thread.standing.records
+    records = run.thread.loaded.records
     vanished = [problem(records[name]["path"], "skill-gone", name=quoted(name)) for name in gone]
     judged = [*find_out_of_reach(run), *_find_hidden_requirements(run.known_view)]
-    problems = [*found.problems, *vanished, *run.found_problems(), *judged]
+    problems = [*found.problems, *vanished, *run.list_problems(), *judged]
     known = {key_of_problem(problem) for problem in run.thread.problems}
     log_problems((problem for problem in problems if key_of_problem(problem) not in known), run.settings)
     return problems

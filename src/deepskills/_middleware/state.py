@@ -9,7 +9,7 @@ sections; a further one, `extension NAME`, holds what the extension of that name
 
 Messages are known by their id. Not all have one: the message channel of `create_deep_agent` gives none to input that
 came as a text or a tuple. Such a message is given a key derived from its content and from how many messages of the same
-content stand before it, so that it is the same in every hook, after a resume and in another process (`with_keys`).
+content stand before it, so that it is the same in every hook, after a resume and in another process (`add_keys`).
 """
 
 import hashlib
@@ -98,14 +98,14 @@ def merge_by_name(current: dict[str, ValueT] | None, update: Mapping[str, ValueT
 
 def _join(before: object, update: object) -> dict[Any, Any]:
     """Return two updates keyed by name as one."""
-    return {**_mapping(before), **_mapping(update)}
+    return {**_read_mapping(before), **_read_mapping(update)}
 
 
 def _join_sections(before: object, update: object) -> dict[str, dict[str, Any]]:
     """Return two updates of the context as one, section by section."""
     # A new mapping, never a change in place: LangGraph may hand the same object to parallel branches.
-    joined = {section: dict(values) for section, values in _mapping(before).items() if isinstance(values, Mapping)}
-    for section, values in _mapping(update).items():
+    joined = {section: dict(values) for section, values in _read_mapping(before).items() if isinstance(values, Mapping)}
+    for section, values in _read_mapping(update).items():
         joined[section] = _join(joined.get(section), values)
     return joined
 
@@ -126,7 +126,7 @@ def merge_context(
     """
     joined = _join_sections(current, update)
     merged = {section: kept for section, values in joined.items() if (kept := merge_by_name(None, values))}
-    for section in TRACES.keys() & merged.keys() & _mapping(update).keys():
+    for section in TRACES.keys() & merged.keys() & _read_mapping(update).keys():
         merged[section] = newest_traces(section, merged[section])
     return merged
 
@@ -143,7 +143,7 @@ def newest_traces(section: str, traces: dict[str, Any]) -> dict[str, Any]:
     return dict(itertools.islice(traces.items(), start, None)) if start else traces
 
 
-def _mapping(value: object) -> Mapping[Any, Any]:
+def _read_mapping(value: object) -> Mapping[Any, Any]:
     if value is None or isinstance(value, Mapping):
         return value or {}
     logger.warning("Set aside an update of skill state that is not a mapping: %s", type(value).__name__)
@@ -158,7 +158,7 @@ def merge_pins(
     No skill has a name that is longer than what is kept here, so a pin that is cut still names an unknown skill.
     """
     # Pins of one step add up: parallel branches may each write some, and two writes without a reducer raise.
-    return [*_list(current), *(_short_pin(pin) for pin in _list(update))]
+    return [*_read_list(current), *(_short_pin(pin) for pin in _read_list(update))]
 
 
 def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - a caller may give anything
@@ -171,7 +171,7 @@ def _short_pin(pin: Any) -> Any:  # noqa: ANN401 - a caller may give anything
     return {**short, "arguments": arguments} if isinstance(arguments, str | int | float) else short
 
 
-def _list(value: object) -> list[Any]:
+def _read_list(value: object) -> list[Any]:
     if value is None or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
         return list(value or ())
     # One pin of another shape, from which `commands` makes the problem that says so.
@@ -222,7 +222,7 @@ class SkillsStateUpdate(TypedDict, total=False):
     skills_context: dict[str, dict[str, Any]]
 
 
-def applied(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+def apply_update(state: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state as it will be after an update of ours, as LangGraph will reduce it."""
     reducers: dict[str, Callable[[Any, Any], Any]] = {
         "messages": lambda messages, new: add_messages(messages or [], new),
@@ -253,7 +253,7 @@ def with_own_keys(schema: Any) -> Any:  # noqa: ANN401 - a TypedDict class
 
 
 LEFT_OUT = "(left out)"
-"""Stands in `told` for a skill whose text the model had no room for."""
+"""Stands in `reported` for a skill whose text the model had no room for."""
 
 LINGERING = "lingering"
 UNDONE = "undone"
@@ -352,7 +352,7 @@ class Context(TypedDict, total=False):
     texts: dict[str, TextEntry]
     """By message, every message that brought a skill's text in."""
 
-    told: dict[str, StrictText]
+    reported: dict[str, StrictText]
     """By skill, the digest for which a put-back was reported, or `LEFT_OUT`."""
 
     notes: dict[str, Note]
@@ -459,7 +459,7 @@ class Thread:
     given: Sequence[AnyMessage]
     """The messages as state has them."""
 
-    standing: LoadedSkills
+    loaded: LoadedSkills
     resources: dict[str, list[ResourceMetadata]]
     context: dict[str, dict[str, Any]]
     catalog: object
@@ -479,14 +479,14 @@ class Thread:
         """Read a thread's state."""
         malformed: list[str] = []
         context = _read_context(state.get("skills_context"), malformed)
-        standing, unbacked = _read_standing(state.get("skills_loaded") or (), context, malformed)
+        loaded, unbacked = _read_loaded(state.get("skills_loaded") or (), context, malformed)
         # No more than this yet: there may be one for each of thousands of skills.
         problems = state.get("skills_problems")
         if not isinstance(problems, list | None):
             malformed.append("skills_problems")
         return cls(
             given=state.get("messages") or (),
-            standing=standing,
+            loaded=loaded,
             resources=_read_resources(state.get("skill_resources"), malformed),
             context=context,
             catalog=state.get("skills_catalog"),
@@ -498,12 +498,12 @@ class Thread:
     @property
     def is_new(self) -> bool:
         """Whether nothing was discovered or loaded on this thread yet."""
-        return self.catalog is None and not self.standing.loaded and not self.unbacked
+        return self.catalog is None and not self.loaded.names and not self.unbacked
 
     @cached_property
     def messages(self) -> Sequence[AnyMessage]:
         """The messages, each user's with an id; looked at where they are needed, as there may be thousands."""
-        return with_keys(self.given)
+        return add_keys(self.given)
 
     @cached_property
     def problems(self) -> list[SkillProblem]:
@@ -514,14 +514,14 @@ class Thread:
             self.malformed.append("skills_problems")
         return problems
 
-    def keyed(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+    def add_keys(self, messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
         """Return the messages of a request with the keys that they have in state, whichever others were left out."""
         if self.messages is self.given:
-            return with_keys(messages)
+            return add_keys(messages)
         # By identity: a middleware further out may have left out messages, and then the count of equal contents would
         # differ.
         known = {id(given): own for given, own in zip(self.given, self.messages, strict=True) if given is not own}
-        return with_keys([known.get(id(message), message) for message in messages])
+        return add_keys([known.get(id(message), message) for message in messages])
 
     def section(self, name: str) -> dict[str, Any]:
         """Return one section of the context."""
@@ -533,7 +533,7 @@ class Thread:
 
     def is_left_out(self, name: str) -> bool:
         """Whether the latest request went out without a loaded skill's text because the model had no room."""
-        return bool(self.section("told").get(name) == LEFT_OUT)
+        return bool(self.section("reported").get(name) == LEFT_OUT)
 
     @property
     def model(self) -> ModelFacts:
@@ -557,7 +557,7 @@ class Thread:
         user = self.user_message
         return (user.id or "") if user is not None else ""
 
-    def permitted_arguments(self, name: str) -> str | None:
+    def find_permitted_arguments(self, name: str) -> str | None:
         """Return the arguments of a start that the user asked for in this turn, or `None` where none was asked for."""
         permit = self.section("permits").get(name)
         return str(permit["arguments"]) if permit is not None and permit["turn"] == self.turn else None
@@ -574,7 +574,7 @@ def is_users_own(message: AnyMessage) -> bool:
     return isinstance(message, HumanMessage) and not message.additional_kwargs.get("lc_source")
 
 
-def _read_standing(
+def _read_loaded(
     names: object, context: Mapping[str, dict[str, Any]], malformed: list[str]
 ) -> tuple[LoadedSkills, list[str]]:
     """Return what is loaded, and the names that state calls loaded without a record of a load."""
@@ -584,11 +584,11 @@ def _read_standing(
     # The cost, path and digest of a name without a record are unknown, so it does not count as loaded.
     records, texts = context.get("records", {}), context.get("texts", {})
     lingering = sum(text.get("tokens", 0) for text in texts.values() if text.get("state") == LINGERING)
-    standing = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
-    return standing, [name for name in names if name not in records]
+    loaded = LoadedSkills(tuple(name for name in names if name in records), records, lingering)
+    return loaded, [name for name in names if name not in records]
 
 
-def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+def add_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     """Return messages in which every user message has an id: the host's, or else one derived from its content.
 
     Only requests and hooks see it. It is not written to the conversation: a channel treats a message with an
@@ -610,8 +610,8 @@ def with_keys(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     return keyed
 
 
-def without_key(message: AnyMessage) -> AnyMessage:
-    """Return a message as its host made it: without an id that `with_keys` gave it."""
+def remove_key(message: AnyMessage) -> AnyMessage:
+    """Return a message as its host made it: without an id that `add_keys` gave it."""
     return message.model_copy(update={"id": None}) if (message.id or "").startswith(_KEY) else message
 
 
@@ -638,7 +638,7 @@ with_config(ConfigDict(strict=True, extra="ignore"))(Mark)
 _MARK: TypeAdapter[Mark] = TypeAdapter(Mark)
 
 
-def mark_of(message: object) -> Mark | None:
+def read_mark(message: object) -> Mark | None:
     """Return what a message says it did to the loaded skills; a mark of any other shape says nothing."""
     extra = getattr(message, "additional_kwargs", None)
     given = extra.get(MARK) if isinstance(extra, Mapping) else None
@@ -675,17 +675,17 @@ def current_step() -> int:
     return step if isinstance(step, int) else 0
 
 
-def load_mark(name: str, record: LoadRecord) -> dict[str, Any]:
+def make_load_mark(name: str, record: LoadRecord) -> dict[str, Any]:
     """Return the mark of a message that brings a skill in."""
     return {"event": "load", "skill": name, "arguments": record.get("arguments", ""), "digest": record["digest"]}
 
 
-def unload_mark(name: str) -> dict[str, Any]:
+def make_unload_mark(name: str) -> dict[str, Any]:
     """Return the mark of a message that takes a skill away."""
     return {"event": "unload", "skill": name}
 
 
-def load_update(
+def build_load_update(
     outcome: Loaded, message: AnyMessage, thread: Thread, trigger: Trigger, *, waits: bool = False
 ) -> dict[str, Any]:
     """Return the update of a load whose text `message` carries; one that waits enters before the next model call."""
@@ -711,7 +711,7 @@ def load_update(
             "records": {name: record},
             "texts": {message.id or "": {"skill": name}},
             # A new text starts over: what was reported, waiting or permitted for the old one no longer counts.
-            "told": {name: None},
+            "reported": {name: None},
             "loads": {name: waiting if waits else None},
             "permits": {name: None},
             "trail": {name: None},
@@ -721,18 +721,18 @@ def load_update(
     }
 
 
-def unload_update(
-    names: Iterable[str], standing: LoadedSkills | None = None, state: str | None = None
+def build_unload_update(
+    names: Iterable[str], loaded: LoadedSkills | None = None, state: str | None = None
 ) -> dict[str, Any]:
     """Return the update that takes skills away; `state` says what becomes of their texts, if not the usual."""
     gone = list(names)
-    context: dict[str, Any] = {section: dict.fromkeys(gone) for section in ("records", "told", "loads")}
+    context: dict[str, Any] = {section: dict.fromkeys(gone) for section in ("records", "reported", "loads")}
     # Usually nothing special is recorded: a carrier whose skill has no record shows a notice by itself.
-    if state is not None and standing is not None:
+    if state is not None and loaded is not None:
         context["texts"] = {
-            message: {"skill": name, "state": state, "tokens": standing.size(name)}
+            message: {"skill": name, "state": state, "tokens": loaded.size(name)}
             for name in gone
-            if name in standing.records and (message := standing.records[name].get("message"))
+            if name in loaded.records and (message := loaded.records[name].get("message"))
         }
     return {
         "skills_loaded": {"unload": gone},
@@ -741,23 +741,23 @@ def unload_update(
     }
 
 
-def lost_update(names: Iterable[str], standing: LoadedSkills) -> dict[str, Any]:
+def build_loss_update(names: Iterable[str], loaded: LoadedSkills) -> dict[str, Any]:
     """Return the update that takes skills away whose text could not be recovered; records stay for their limits."""
     kept: dict[str, Any] = {}
     for name in names:
         # Without its message, so that no text of this skill goes back into that one.
-        record = {key: value for key, value in standing.records[name].items() if key != "message"}
+        record = {key: value for key, value in loaded.records[name].items() if key != "message"}
         kept[name] = {**record, "lost": True}
-    return merged(unload_update(kept), {"skills_context": {"records": kept}})
+    return merge_updates(build_unload_update(kept), {"skills_context": {"records": kept}})
 
 
-def without_lingering(thread: Thread) -> dict[str, Any]:
+def drop_lingering(thread: Thread) -> dict[str, Any]:
     """Return the `texts` entries that mark lingering texts as gone from requests."""
     texts = thread.section("texts")
     return {key: {"skill": text["skill"]} for key, text in texts.items() if text.get("state") == LINGERING}
 
 
-def note_update(thread: Thread, message_id: str, place: str, text: str) -> dict[str, Any]:
+def build_note_update(thread: Thread, message_id: str, place: str, text: str) -> dict[str, Any]:
     """Return the update that shows a text at a message, in every request while the message is there."""
     note = thread.section("notes").get(message_id, {})
     shown = note.get(place, [])
@@ -782,14 +782,14 @@ def forget_gone(thread: Thread) -> dict[str, Any]:
         if known is None:
             known = {message.id for message in thread.messages if message.id}
             # A carrier that is gone from the messages still belongs to a loaded skill, which will be put back.
-            known |= {record.get("message", "") for record in thread.standing.records.values()}
+            known |= {record.get("message", "") for record in thread.loaded.records.values()}
         gone = [key for key in entries if key not in known]
         if len(gone) > MAX_GONE:
             update[section] = dict.fromkeys(gone)
     return {"skills_context": update} if update else {}
 
 
-def merged(*updates: Mapping[str, Any]) -> dict[str, Any]:
+def merge_updates(*updates: Mapping[str, Any]) -> dict[str, Any]:
     """Return several updates as one, which does what they would do one after the other."""
     result: dict[str, Any] = {}
     for update in updates:

@@ -39,11 +39,11 @@ from deepskills._middleware.extension_calls import (
     with_changes,
 )
 from deepskills._middleware.nesting import hand_over
-from deepskills._middleware.run import Run, brought_update, find_disclosed_skills
+from deepskills._middleware.run import Run, build_brought_update, find_disclosed_skills
 from deepskills._middleware.state import (
     LINGERING,
     Thread,
-    mark_of,
+    read_mark,
 )
 from deepskills._middleware.turn import turn_of
 from deepskills._middleware.visibility import find_view
@@ -127,7 +127,7 @@ def _fail(name: str, reason: str) -> Resolution:
 
 
 @dataclass(frozen=True)
-class InUse:
+class SkillsWithTools:
     """The skills whose tools a model call may be shown."""
 
     loaded: list[SkillEntry] = field(default_factory=list)
@@ -136,7 +136,7 @@ class InUse:
     seen: list[SkillEntry] = field(default_factory=list)
     """Read by `read_file` or pinned, and not unloaded since: deepagents' way of disclosing them serves."""
 
-    def shown_to_deepagents(self) -> list[SkillMetadata]:
+    def list_for_deepagents(self) -> list[SkillMetadata]:
         """Return the catalog as deepagents' class is to see it: the skills in `seen`, and no other."""
         return [_spell(entry) for entry in self.seen]
 
@@ -149,7 +149,7 @@ def _spell(entry: SkillEntry) -> SkillMetadata:
 
 def split_by_disclosure(
     messages: Sequence[AnyMessage], granting: Iterable[SkillEntry], disclosed: Iterable[SkillEntry] = ()
-) -> InUse:
+) -> SkillsWithTools:
     """Tell whose tools a model call may be shown: skills in use whose grants count, and those disclosed by a read.
 
     Messages grant nothing here. They only tell which way a tool is shown: deepagents' class discloses the tools of what
@@ -158,15 +158,15 @@ def split_by_disclosure(
     loaded = {entry.name: entry for entry in granting if include_names(entry)}
     read = {entry.name: entry for entry in disclosed if include_names(entry) and entry.name not in loaded}
     if not loaded and not read:
-        return InUse()
+        return SkillsWithTools()
     entries = [*loaded.values(), *read.values()]
     seen = _find_seen(messages, entries)
-    return InUse(
+    return SkillsWithTools(
         [entry for entry in entries if entry.name not in seen], [entry for entry in entries if entry.name in seen]
     )
 
 
-def find_needed_names(use: InUse, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
+def find_needed_names(use: SkillsWithTools, tools: Iterable[BaseTool | dict[str, Any]]) -> list[str]:
     """Return every name that has to be resolved: not those of tools that the agent has itself."""
     own = {tool_name(item) for item in tools}
     named = dict.fromkeys(name for entry in (*use.loaded, *use.seen) for name in include_names(entry))
@@ -193,7 +193,7 @@ def _find_seen(messages: Sequence[AnyMessage], entries: Iterable[SkillEntry]) ->
         elif isinstance(message, ToolMessage) and message.status != "error":
             seen.add(by_path.get(asked.get(message.tool_call_id, ""), ""))
         seen.add(read_pinned_name(message) or "")
-        mark = mark_of(message)
+        mark = read_mark(message)
         # deepagents knows no unload: what its messages show after one would be disclosed again.
         if mark is not None and mark["event"] == "unload":
             seen.discard(mark["skill"])
@@ -222,7 +222,7 @@ def find_acceptance(model: object) -> Callable[[BaseTool], bool]:
 
 def bind_skill_tools(
     tools: Sequence[BaseTool | dict[str, Any]],
-    use: InUse,
+    use: SkillsWithTools,
     resolved: Mapping[str, Sequence[BaseTool]],
     accepts: Callable[[BaseTool], bool],
 ) -> tuple[list[BaseTool | dict[str, Any]], dict[str, str]]:
@@ -282,7 +282,7 @@ async def call_tool(
     if is_judged:
         await find_view(run)
         # Tools that a read disclosed are not of a skill in use: a policy judges them like any other.
-        included = {name for entry in run.use.granting for name in include_names(entry)}
+        included = {name for entry in run.in_use.granting for name in include_names(entry)}
         run.tool_origins = read_disclosed(run.state)
         run.skill_tools = frozenset(tool for tool, name in run.tool_origins.items() if name in included)
         decision = await decide_by_extensions("before_tool", run, request)
@@ -304,7 +304,7 @@ async def call_tool(
     if read is not None and isinstance(result, ToolMessage) and result.status != "error":
         run.collect({"skills_context": {"disclosed": {read.name: read.digest}}})
     if is_judged:
-        run.collect(brought_update(run.brought, run))
+        run.collect(build_brought_update(run.brought, run))
         seen = await after_tool(request, result, run)
         result = _error(request, word_refusal(seen.reason)) if isinstance(seen, Failed) else seen
     return with_changes(result, run)
@@ -340,7 +340,7 @@ async def _find_hidden_name(request: ToolCallRequest, run: Run) -> str | None:
     if name is None:
         return None
     await find_view(run)
-    included = {name for entry in (*run.use.granting, *find_disclosed_skills(run)) for name in include_names(entry)}
+    included = {name for entry in (*run.in_use.granting, *find_disclosed_skills(run)) for name in include_names(entry)}
     return name if name in included else None
 
 

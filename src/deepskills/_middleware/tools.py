@@ -33,7 +33,7 @@ from deepskills._middleware.extension_calls import find_judged_script, read_judg
 from deepskills._middleware.loading import Bundle, Key, LoadRequest, admit, make_bundle, prepare, settle, tool_message
 from deepskills._middleware.reporting import report
 from deepskills._middleware.run import Run
-from deepskills._middleware.state import LINGERING, MARK, merged, unload_mark, unload_update
+from deepskills._middleware.state import LINGERING, MARK, build_unload_update, make_unload_mark, merge_updates
 from deepskills._middleware.turn import (
     LOAD_TOOL,
     UNLOAD_TOOL,
@@ -162,7 +162,7 @@ async def _answer(
             update = found
         else:
             message.content, message.status = found, "success"
-    whole = merged(update, run.collected, run.problems_update())
+    whole = merge_updates(update, run.collected, run.problems_update())
     [answer] = whole["messages"]
     # A plain message where nothing changes in state; but LangGraph's tool node turns blocks of audio into JSON text,
     # unless they come in a `Command`.
@@ -195,21 +195,21 @@ async def _load(run: Run, skill_name: str, arguments: str = "") -> dict[str, Any
     is_kept_from_models = own.entry.is_user_only and entry.name not in view.always
     if own.failure is None and is_kept_from_models and permit is None:
         return _refuse(budget.UserOnly(entry), run)
-    outcome, loads = decide_in_turn(own, so_far, run.thread.standing, run.budgets, required)
+    outcome, loads = decide_in_turn(own, so_far, run.thread.loaded, run.budgets, required)
     if isinstance(outcome, budget.AlreadyLoaded) and run.thread.is_left_out(outcome.name):
         outcome = replace(outcome, crowded=True)
     return (await settle(bundle, own, outcome, run, LOAD_TOOL, loads=loads)).update
 
 
 async def _unload(run: Run, skill_name: str) -> dict[str, Any]:
-    thread, standing = run.thread, run.thread.standing
+    thread, loaded = run.thread, run.thread.loaded
     turn = _find_turn(run, UNLOAD_TOOL, {"skill_name": skill_name})
     # Without predecessors an unload needs no catalog and no I/O, so it works while the source is down.
     if turn.earlier:
         await find_view(run)
         _, so_far = await _play_turn(turn, run)
-        standing = so_far.standing
-    outcome: budget.Outcome = budget.decide_unload(skill_name, standing)
+        loaded = so_far.loaded
+    outcome: budget.Outcome = budget.decide_unload(skill_name, loaded)
     entry = None
     # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
     if isinstance(outcome, budget.NotLoaded):
@@ -219,12 +219,12 @@ async def _unload(run: Run, skill_name: str) -> dict[str, Any]:
     message = tool_message(run, UNLOAD_TOOL, report(outcome, "model", run, entry))
     update: dict[str, Any] = {"messages": [message]}
     if isinstance(outcome, budget.Unloaded | budget.ToolsWithdrawn):
-        message.additional_kwargs[MARK] = unload_mark(outcome.name)
+        message.additional_kwargs[MARK] = make_unload_mark(outcome.name)
         # Both kinds of unload take disclosed tools away; a skill can be loaded and read as a file.
         update["skills_context"] = {"disclosed": {outcome.name: None}}
     if isinstance(outcome, budget.Unloaded):
         lingers = LINGERING if run.lets_linger else None
-        update = merged(update, unload_update([outcome.name], thread.standing, lingers))
+        update = merge_updates(update, build_unload_update([outcome.name], thread.loaded, lingers))
     return update
 
 
@@ -248,12 +248,12 @@ def _find_permit(entry: SkillEntry, turn: Turn, run: Run) -> str | None:
     """
     # The permit is for one start. Calls run in parallel and all see it, so only the first of the turn takes it.
     is_taken = any(call.kind == "load" and run.known_view.find(call.name) is entry for call in turn.earlier)
-    return None if is_taken else run.thread.permitted_arguments(entry.name)
+    return None if is_taken else run.thread.find_permitted_arguments(entry.name)
 
 
 def _find_staying(turn: Turn, run: Run) -> Sequence[str]:
     """Return the loaded skills that no earlier call of the turn may have unloaded."""
-    return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.standing.loaded
+    return () if any(call.kind == "unload" for call in turn.earlier) else run.thread.loaded.names
 
 
 async def _play_turn(turn: Turn, run: Run, bundle: Bundle | None = None) -> tuple[dict[Key, Prepared], TurnSoFar]:
@@ -268,7 +268,7 @@ async def _play_turn(turn: Turn, run: Run, bundle: Bundle | None = None) -> tupl
     bundles = [found for found in (*earlier, bundle) if isinstance(found, Bundle)]
     prepared = await _prepare_in_turn(turn.key, [each for found in bundles for each in found.all], run)
     calls = [found if isinstance(found, str) else found.pick(prepared) for found in earlier]
-    return prepared, after_calls(calls, run.thread.standing, run.budgets)
+    return prepared, after_calls(calls, run.thread.loaded, run.budgets)
 
 
 async def _prepare_in_turn(turn: Hashable, requests: Sequence[LoadRequest], run: Run) -> dict[Key, Prepared]:
@@ -346,7 +346,7 @@ async def _find_script_path(run: Run, skill_name: str, script_name: str) -> str:
 async def _find_skill(run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]:
     """Return a visible or loaded skill, and the directories in it of skills the model may not read."""
     view = await find_view(run)
-    entry, loaded = view.find(skill_name), run.thread.standing.loaded
+    entry, loaded = view.find(skill_name), run.thread.loaded.names
     # Loaded counts as well: a user may have started a skill that the model cannot see.
     if entry is None or not (view.is_shown(entry) or entry.name in loaded):
         missing = await view.not_found(skill_name)
@@ -355,7 +355,7 @@ async def _find_skill(run: Run, skill_name: str) -> tuple[SkillEntry, list[str]]
     refusals = await run.scan.refusals([entry])
     if refusals:
         raise SkillsError(words.unreadable(skill_name, refusals[entry.name]))
-    return entry, view.closed_below(entry, loaded)
+    return entry, view.find_closed_below(entry, loaded)
 
 
 def _show_content(content: bytes, path: str) -> Content:

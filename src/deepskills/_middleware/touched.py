@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from deepskills._catalog.catalog import Catalog, Visibility
 from deepskills._middleware.run import Run
-from deepskills._middleware.state import merged, note_update
+from deepskills._middleware.state import build_note_update, merge_updates
 from deepskills._middleware.visibility import find_view
 from deepskills._prompt.messages import suggestion_line, suggestion_note
 from deepskills._skillmd.globs import matches, patterns_of
@@ -52,7 +52,7 @@ async def bring_in_touched(run: Run) -> dict[str, Any]:
         for entry in catalog.with_paths
         if entry.name in {*fresh, *lost} and hidden.get(entry.name, "on") in {"on", "name-only"}
     ]
-    return merged(update, note_update(thread, anchor, "end", suggestion_note(lines))) if lines else update
+    return merge_updates(update, build_note_update(thread, anchor, "end", suggestion_note(lines))) if lines else update
 
 
 def find_hidden_in_section(run: Run) -> Mapping[str, Visibility]:

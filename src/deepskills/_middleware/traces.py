@@ -15,7 +15,7 @@ from deepskills._catalog.catalog import INCLUDE_TOOLS
 from deepskills._catalog.discovery import Discovery
 from deepskills._io.plan import parent
 from deepskills._middleware.run import Run, VisibleCatalog
-from deepskills._middleware.state import MARK, MAX_TRACED, Trace, mark_of, newest_traces
+from deepskills._middleware.state import MARK, MAX_TRACED, Trace, newest_traces, read_mark
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.text import one_line
@@ -80,7 +80,7 @@ def find_traces(calls: Iterable[Call]) -> dict[str, Trace | None]:
     found: dict[str, Trace | None] = {}
     for call, answer in calls:
         asked = call["args"].get("skill_name")
-        mark = mark_of(answer)
+        mark = read_mark(answer)
         if mark is not None:
             unloaded = make_trace("unloaded", by="model")
             found[mark["skill"]] = unloaded if mark["event"] == "unload" else None
@@ -110,7 +110,7 @@ def observe_turn(run: Run) -> dict[str, Any]:
         return {}
     calls = find_calls(_find_latest_turn(thread.given))
     kept = thread.section("trail")
-    loaded = {name_key(name) for name in thread.standing.loaded}
+    loaded = {name_key(name) for name in thread.loaded.names}
     trail = {
         name: traced
         for name, traced in find_traces(calls).items()
@@ -119,7 +119,7 @@ def observe_turn(run: Run) -> dict[str, Any]:
     known = thread.section("uses")
     uses = {
         name: [*known.get(name, ()), *new][:MAX_USES]
-        for name in thread.standing.loaded
+        for name in thread.loaded.names
         if (new := [use for use in find_uses(calls, name, run) if use not in known.get(name, ())])
         and len(known.get(name, ())) < MAX_USES
     }
@@ -129,7 +129,7 @@ def observe_turn(run: Run) -> dict[str, Any]:
 
 def find_uses(calls: Iterable[Call], name: str, run: Run) -> list[str]:
     """Return the tools and files of a loaded skill that calls used."""
-    record = run.thread.standing.records[name]
+    record = run.thread.loaded.records[name]
     directory = parent(record["path"]).rstrip("/")
     files = [file["path"].removeprefix(f"{directory}/") for file in run.thread.resources.get(name, ())]
     tools = _tools_of(name, run)
@@ -163,8 +163,8 @@ def _files_of(args: Mapping[str, Any], name: str, directory: str, files: Sequenc
 
 def _tools_of(name: str, run: Run) -> frozenset[str]:
     """Return the tools that a loaded skill names: its own, and those that it recommends."""
-    record = run.thread.standing.records[name]
-    reading = run.settings.memory.readings.recall(record["path"], record["digest"])
+    record = run.thread.loaded.records[name]
+    reading = run.settings.cache.readings.recall(record["path"], record["digest"])
     if reading is None or reading.metadata is None:
         return frozenset()
     own = reading.metadata["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
@@ -180,10 +180,10 @@ def build_shadows_update(run: Run, found: Discovery) -> dict[str, Any]:
     by_path = {entry.path: entry.name for entry in found.catalog.entries}
     # By the path that the message quotes: problems are texts, and only this one names two files.
     new: dict[str, Any] = {}
-    for noted in found.shadowed[:MAX_TRACED]:
-        winner = next((path for path in _find_quotes(noted["message"]) if path in by_path), None)
+    for override in found.shadowed[:MAX_TRACED]:
+        winner = next((path for path in _find_quotes(override["message"]) if path in by_path), None)
         if winner is not None:
-            new[noted["path"]] = {"name": by_path[winner], "winner": winner}
+            new[override["path"]] = {"name": by_path[winner], "winner": winner}
     return _replace("shadowed", newest_traces("shadowed", new), run)
 
 

@@ -150,7 +150,7 @@ def _is_same(call: Any, name: str, args: Mapping[str, Any]) -> bool:  # noqa: AN
 class TurnSoFar:
     """What is loaded once the earlier calls of the turn are done, and which of them gave room back."""
 
-    standing: LoadedSkills
+    loaded: LoadedSkills
     unloaded: tuple[str, ...] = ()
 
 
@@ -158,36 +158,36 @@ PreparedLoad: TypeAlias = tuple[Prepared, Sequence[Prepared]]
 """A load and those of what it requires and brings along."""
 
 
-def after_calls(calls: Sequence[str | PreparedLoad], standing: LoadedSkills, budgets: Budgets) -> TurnSoFar:
+def after_calls(calls: Sequence[str | PreparedLoad], loaded: LoadedSkills, budgets: Budgets) -> TurnSoFar:
     """Return what is loaded once the earlier calls of the same turn are done: names to unload, and loads.
 
     Every call of a turn plays its predecessors through in this way.
     """
-    before = set(standing.loaded)
+    before = set(loaded.names)
     unloaded: list[str] = []
     for call in calls:
         if isinstance(call, str):
-            outcome: Outcome = decide_unload(call, standing)
+            outcome: Outcome = decide_unload(call, loaded)
             if isinstance(outcome, Unloaded):
-                standing = outcome.standing
+                loaded = outcome.loaded
                 # What this very turn had loaded gives back only its own room, so no other load relies on it.
                 unloaded += [outcome.name] if outcome.name in before else []
             continue
         ready, required = call
-        outcome, loads = decide_together(ready, required, standing, budgets)
+        outcome, loads = decide_together(ready, required, loaded, budgets)
         if isinstance(outcome, Loaded):
-            standing = outcome.standing
+            loaded = outcome.loaded
         elif loads:
-            standing = loads[-1].standing
+            loaded = loads[-1].loaded
         # Refused for any other reason here, it is refused in its own call too: the same functions decide there.
-        elif _may_be_granted(outcome) and len(standing.loaded) < budgets.skills:
+        elif _may_be_granted(outcome) and len(loaded.names) < budgets.skills:
             # Its size is unknown: assume the worst, so that the calls behind it cannot overrun the budget.
-            room = 0 if budgets.tokens is None else max(0, budgets.tokens - standing.tokens)
+            room = 0 if budgets.tokens is None else max(0, budgets.tokens - loaded.tokens)
             for each in required:
-                if each.name not in standing.loaded:
-                    standing = standing.with_load(each.name, _assume(each, 0))
-            standing = standing.with_load(ready.name, _assume(ready, room))
-    return TurnSoFar(standing, tuple(unloaded))
+                if each.name not in loaded.names:
+                    loaded = loaded.with_load(each.name, _assume(each, 0))
+            loaded = loaded.with_load(ready.name, _assume(ready, room))
+    return TurnSoFar(loaded, tuple(unloaded))
 
 
 def _assume(prepared: Prepared, tokens: int) -> LoadRecord:
@@ -206,9 +206,9 @@ def decide_in_turn(
 
     Returns its outcome, and the loads of what it requires, which come before it.
     """
-    outcome, loads = decide_together(prepared, required, so_far.standing, budgets)
+    outcome, loads = decide_together(prepared, required, so_far.loaded, budgets)
     name = prepared.name
-    if isinstance(outcome, AlreadyLoaded) and so_far.standing.records.get(name) != before.records.get(name):
+    if isinstance(outcome, AlreadyLoaded) and so_far.loaded.records.get(name) != before.records.get(name):
         # An earlier call loads it, as far as is known here; where the file cannot be read, that is not known.
         if outcome.unchecked:
             return Unreadable(prepared.entry, outcome.unchecked), []
@@ -217,10 +217,10 @@ def decide_in_turn(
     if not all_loads or not so_far.unloaded:
         return outcome, loads
     # Would there be room had none of the unloads happened? Then the load relies on none of them.
-    kept = all_loads[-1].standing
+    kept = all_loads[-1].loaded
     own = {load.prepared.name for load in all_loads}
     for name in so_far.unloaded:
-        if name not in own and name in before.records and name not in kept.loaded:
+        if name not in own and name in before.records and name not in kept.names:
             kept = kept.with_load(name, before.records[name])
     if not kept.is_over(budgets):
         return outcome, loads
@@ -228,14 +228,14 @@ def decide_in_turn(
     return replace(outcome, relies_on=so_far.unloaded) if isinstance(outcome, Loaded) else outcome, relying
 
 
-def loads_to_undo(standing: LoadedSkills, budgets: Budgets) -> list[str]:
+def loads_to_undo(loaded: LoadedSkills, budgets: Budgets) -> list[str]:
     """Return the loads that relied on an unload which did not happen, as far as there is no room for them."""
     undone: list[str] = []
     # Newest first: an older load was there when the room was still its own.
-    for name in reversed(standing.loaded):
-        record = standing.records.get(name)
+    for name in reversed(loaded.names):
+        record = loaded.records.get(name)
         relied = record.get("relies_on", ()) if record else ()
-        if any(other in standing.loaded for other in relied) and standing.is_over(budgets):
+        if any(other in loaded.names for other in relied) and loaded.is_over(budgets):
             undone.append(name)
-            standing = standing.without([name])
+            loaded = loaded.without([name])
     return undone

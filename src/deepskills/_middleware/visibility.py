@@ -21,7 +21,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker
 from deepskills._middleware.config import Settings
 from deepskills._middleware.extension import overrides
 from deepskills._middleware.extension_calls import SkillRun, ask, fail
-from deepskills._middleware.run import Run, VisibleCatalog, directory_name, name_of, unread_entry
+from deepskills._middleware.run import Run, VisibleCatalog, directory_name, make_unread_entry, name_of
 from deepskills._skillmd.names import fold, name_key
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._types import SkillProblem
@@ -62,7 +62,7 @@ async def find_view(run: Run, found: Discovery | None = None) -> VisibleCatalog:
         unmatched,
     )
     # Anything worked out before this look rests on an older one.
-    vars(run).pop("use", None)
+    vars(run).pop("in_use", None)
     return run.view
 
 
@@ -87,7 +87,7 @@ def _find_broken(problems: Sequence[SkillProblem], catalog: Catalog) -> list[Ski
     entries: dict[str, SkillEntry] = {}
     for found in problems:
         if found["severity"] == "error" and (name := directory_name(found)) and name not in catalog.by_name:
-            entries.setdefault(name, unread_entry(name, found["path"]))
+            entries.setdefault(name, make_unread_entry(name, found["path"]))
             if len(entries) == MAX_BROKEN_JUDGED:
                 break
     return list(entries.values())
@@ -107,7 +107,7 @@ async def _judge(run: Run, catalog: Catalog, broken: Sequence[SkillEntry]) -> "_
     skill may be seen; that is not a reason to unload it for good.
     """
     rule = run.settings.visibility
-    rules = run.settings.memory.rules
+    rules = run.settings.cache.rules
     # What is fixed is worked out once per catalog, not for every hook of every run.
     hidden: dict[str, Visibility] | None = rules.get(catalog.serial)
     if hidden is None:

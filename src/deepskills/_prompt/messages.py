@@ -112,7 +112,7 @@ _WORK_WITHOUT = "Work without it, or ask for its file to be repaired."
 
 
 @dataclass(frozen=True)
-class Reply:
+class ToolAnswer:
     """A tool's answer: what the model reads, whether it is an error, and for a refusal its stable reason."""
 
     text: str
@@ -120,23 +120,23 @@ class Reply:
     reason: str | None = None
 
 
-def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = False) -> Reply:
+def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = False) -> ToolAnswer:
     """Word one outcome; `lingers` says that an unloaded text stays in the request for now."""
     match outcome:
         case outcomes.Loaded(prepared, updated=updated):
-            return Reply((UPDATED_LEAD if updated else "") + _requirements(outcome) + prepared.block)
+            return ToolAnswer((UPDATED_LEAD if updated else "") + _requirements(outcome) + prepared.block)
         case outcomes.AlreadyLoaded():
-            return Reply(_already_loaded(outcome))
+            return ToolAnswer(_already_loaded(outcome))
         case outcomes.Answered(_, text, is_error):
-            return Reply(text, is_error, reason="answered" if is_error else None)
-        case outcomes.Unloaded(name, standing):
+            return ToolAnswer(text, is_error, reason="answered" if is_error else None)
+        case outcomes.Unloaded(name, loaded):
             until = " Its text further up no longer applies." if lingers else ""
-            return Reply(f"Unloaded the skill '{clean_name(name)}'.{until} {_room(standing, budgets)}")
+            return ToolAnswer(f"Unloaded the skill '{clean_name(name)}'.{until} {_room(loaded, budgets)}")
         case outcomes.ToolsWithdrawn(name):
-            return Reply(f"The skill '{clean_name(name)}' was only read as a file; its tools are withdrawn.")
+            return ToolAnswer(f"The skill '{clean_name(name)}' was only read as a file; its tools are withdrawn.")
         case _:
             reason, text = _refuse(outcome, budgets)
-            return Reply(f"Error: {text}", is_error=True, reason=reason)
+            return ToolAnswer(f"Error: {text}", is_error=True, reason=reason)
 
 
 def _requirements(outcome: outcomes.Loaded) -> str:
@@ -172,9 +172,9 @@ def _refuse(outcome: outcomes.Refusal, budgets: Budgets) -> tuple[str, str]:  # 
     match outcome:
         case Unknown():
             return "unknown", _unknown(outcome)
-        case outcomes.NotLoaded(asked, standing):
-            loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "none"
-            return "not_loaded", f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {loaded}."
+        case outcomes.NotLoaded(asked, loaded):
+            sizes = _sizes({other: loaded.size(other) for other in loaded.names}) or "none"
+            return "not_loaded", f"The skill '{field_text(asked, 128)}' is not loaded. Loaded now: {sizes}."
         case outcomes.OverBudget():
             reason = "max_loaded_skills" if outcome.limit == "skills" else "max_loaded_tokens"
             return reason, _over_budget(outcome, budgets)
@@ -233,40 +233,40 @@ def _unknown(outcome: Unknown) -> str:
 
 
 def _over_budget(outcome: outcomes.OverBudget, budgets: Budgets) -> str:
-    standing, name = outcome.standing, clean_name(outcome.entry.name)
+    loaded, name = outcome.loaded, clean_name(outcome.entry.name)
     if budgets.skills == 0:
         text = f"The skill '{name}' was not loaded: no skill can be loaded here (max_loaded_skills is 0)."
         return f"{text} Work without it."
     # The sizes were made up here (`after_calls`), so they must not be shown.
-    if standing.is_assumed:
+    if loaded.is_assumed:
         return f"The skill '{name}' was not loaded: earlier calls of this turn may need the room. Try again after them."
-    loaded = _sizes({other: standing.size(other) for other in standing.loaded}) or "nothing"
+    sizes = _sizes({other: loaded.size(other) for other in loaded.names}) or "nothing"
     along = f" with what it requires ({quote_names(outcome.along)})" if outcome.along else ""
     if outcome.limit == "skills":
-        text = f"The skill '{name}' was not loaded: {len(standing.loaded)} of {budgets.skills} skills are loaded."
+        text = f"The skill '{name}' was not loaded: {len(loaded.names)} of {budgets.skills} skills are loaded."
         if outcome.along:
             text = f"{text.removesuffix('.')}, and{along} it is {1 + len(outcome.along)}."
         if len(outcome.along) >= budgets.skills > 0:
             return f"{text} That is more than may ever be loaded; raise max_loaded_skills to use it."
     else:
         text = (
-            f"The skill '{name}' was not loaded:{along} it takes {outcome.needed:,} tokens, and {standing.tokens:,} of "
+            f"The skill '{name}' was not loaded:{along} it takes {outcome.needed:,} tokens, and {loaded.tokens:,} of "
             f"{budgets.tokens:,} are in use."
         )
         if budgets.tokens is not None and outcome.needed > budgets.tokens:
             return f"{text} It is larger than the whole budget; raise max_loaded_tokens to use it."
-    example = f'`unload_skill("{clean_name(standing.loaded[0])}")`' if standing.loaded else "`unload_skill`"
-    return f"{text} Loaded now: {loaded}. Call {example} or unload another that is no longer needed, then try again."
+    example = f'`unload_skill("{clean_name(loaded.names[0])}")`' if loaded.names else "`unload_skill`"
+    return f"{text} Loaded now: {sizes}. Call {example} or unload another that is no longer needed, then try again."
 
 
 def _sizes(tokens: Mapping[str, int]) -> str:
     return ", ".join(f"{clean_name(name)} ({count:,} tokens)" for name, count in tokens.items())
 
 
-def _room(standing: LoadedSkills, budgets: Budgets) -> str:
-    text = f"Free now: {max(0, budgets.skills - len(standing.loaded))} of {budgets.skills} skills"
+def _room(loaded: LoadedSkills, budgets: Budgets) -> str:
+    text = f"Free now: {max(0, budgets.skills - len(loaded.names))} of {budgets.skills} skills"
     if budgets.tokens is not None:
-        text += f", {max(0, budgets.tokens - standing.tokens):,} of {budgets.tokens:,} tokens"
+        text += f", {max(0, budgets.tokens - loaded.tokens):,} of {budgets.tokens:,} tokens"
     return f"{text}."
 
 
@@ -480,7 +480,7 @@ def suggestion_note(lines: Iterable[str]) -> str:
     return "\n".join([NOTE_HEADING, *lines])
 
 
-def replaced_list(count: int) -> str:
+def word_replaced_list(count: int) -> str:
     """Return what stands in place of a list of so many skills."""
     return LIST_REPLACED.format(are="is" if count == 1 else "are", skills=counted(count, "skill"))
 

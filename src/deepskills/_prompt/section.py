@@ -151,7 +151,7 @@ def render_locations(sources: Sequence[Source], *, shows_places: bool = True) ->
     if len(sources) == 1 and (is_nameless(sources[0]) or (not places[0] and has_derived_label(sources[0]))):
         return f"Skills are in `{shown_path(sources[0].path)}`." if places[0] else ""
     lines = [
-        f"**{_heading(field_text(source.label, 100))}**" + (f": `{shown_path(source.path)}`" if is_shown else "")
+        f"**{_format_heading(field_text(source.label, 100))}**" + (f": `{shown_path(source.path)}`" if is_shown else "")
         for source, is_shown in zip(sources, places, strict=True)
     ]
     if len(lines) > 1:
@@ -159,7 +159,7 @@ def render_locations(sources: Sequence[Source], *, shows_places: bool = True) ->
     return "\n".join(lines)
 
 
-def _heading(label: str) -> str:
+def _format_heading(label: str) -> str:
     """Return whose skills a source holds; a label that ends in the word does not say it twice."""
     return label if label.lower().endswith("skills") else f"{label} Skills"
 

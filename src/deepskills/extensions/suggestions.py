@@ -18,7 +18,7 @@ from deepskills._catalog.ranking import SECONDS, Ranker, Ranking
 from deepskills._catalog.search import SearchIndex
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import Plan, in_worker
-from deepskills._prompt.messages import NOTE_HEADING, replaced_list, suggestion_line, suggestion_note
+from deepskills._prompt.messages import NOTE_HEADING, suggestion_line, suggestion_note, word_replaced_list
 from deepskills._types import DEFAULT_SUGGESTIONS
 from deepskills.extensions._shared import MaybeAwaitable
 
@@ -89,7 +89,7 @@ class SkillSuggestions(SkillExtension):
 
     def catalog_list(self, skills: Sequence[SkillEntry]) -> str | None:
         """Return the line in place of the list, with `catalog="none"`."""
-        return replaced_list(len(skills)) if self._catalog == "none" and skills else None
+        return word_replaced_list(len(skills)) if self._catalog == "none" and skills else None
 
     def at_start(self, run: SkillRun) -> MaybeAwaitable[None]:
         """Rank the skills against the newest message, once for each message."""

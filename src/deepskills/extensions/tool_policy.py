@@ -430,7 +430,7 @@ class ToolPolicy(SkillExtension):
 
     def _in_use(self, run: SkillRun) -> tuple[Sequence[LoadedSkill], ...]:
         """Return the skills in use after the calls ahead of this one, and those before the turn."""
-        return (run.loaded, *(host.loaded_in(run.state) for host in self._hosts))
+        return (run.loaded, *(host.list_loaded(run.state) for host in self._hosts))
 
     def _judge_call(self, request: ToolCallRequest, run: SkillRun, *, reads_own: bool = False) -> Refuse | None:
         # A tool of the agent itself is never a skill's own, whatever the state says.
@@ -516,7 +516,7 @@ class ToolPolicy(SkillExtension):
         asked = _newest_calls(request.state)
         if all(other["id"] != call["id"] for other in asked):
             # Not a question of human review but of the application, answered from what this process knows.
-            runs = [run for host in self._hosts if (run := host.known_run(self, request.state)) is not None]
+            runs = [run for host in self._hosts if (run := host.run_without_io(self, request.state)) is not None]
             return any(
                 self._is_granted(_Call.of(call, run.owners(call["name"]), run), self._granting(run, set()))
                 for run in runs

@@ -315,7 +315,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         visible: Sequence[SkillEntry] = found.catalog.entries
         read: Reader | None = None
         if self._middleware is not None:
-            visible, read = await self._middleware._shown(backend, sources, found, ctx)  # noqa: SLF001 - of this package
+            visible, read = await self._middleware._list_shown(backend, sources, found, ctx)  # noqa: SLF001 - of this package
         unfit = {problem["path"]: problem["code"] for problem in found.problems if _is_unfit(problem["code"])}
         entries = {}
         for entry in visible:
