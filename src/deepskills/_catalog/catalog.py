@@ -65,7 +65,7 @@ class SkillEntry:
     """SHA-256 of its `SKILL.md` as this process read it, 64 hexadecimal digits; empty if only a summary was read."""
 
     is_read: bool = True
-    """Whether this process has read the file; if not, nobody can tell what the skill allows, forbids or asks for."""
+    """Whether this process has read the file; if not, it is unknown what the skill allows, forbids or asks for."""
 
     beginning: bytes = field(default=b"", compare=False, repr=False)
     """Headings and the beginning of the instructions, for search; empty where they were not read."""
@@ -81,7 +81,7 @@ class SkillEntry:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether nobody can tell what is in its files."""
+        """Whether its files may differ with every read."""
         return self.origin is not None and self.origin["dynamic"]
 
     @property
@@ -143,7 +143,7 @@ _OVERHEAD = 600
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one file says. Shared by whoever asks; nobody may change it."""
+    """What one file says. Shared by all readers, and never changed."""
 
     metadata: SkillMetadata | None
     problems: tuple[SkillProblem, ...]
@@ -455,7 +455,7 @@ class Catalog:
         return _identify(self.sources) == _identify(sources)
 
     def copy_skills(self) -> list[SkillMetadata]:
-        """Return the metadata of all skills, for whoever wants to keep or change it."""
+        """Return the metadata of all skills, for callers that keep or change it."""
         return [_copy(entry.skill) for entry in self.entries]
 
     def is_copied_in(self, skills: object) -> bool:
@@ -503,7 +503,7 @@ def _get_made_for(owner: object) -> _Made:
     with _made_lock:
         try:
             return _made_on.setdefault(owner, BoundedCache(MAX_CATALOG_BYTES, _weigh_catalog, size_of))
-        except TypeError:  # It cannot be told apart for long; then each middleware knows its own alone.
+        except TypeError:  # No weak reference to it is possible; then each middleware knows its own alone.
             return BoundedCache(MAX_CATALOG_BYTES, _weigh_catalog, size_of)
 
 

@@ -28,7 +28,7 @@ from deepskills._catalog.lookup import requirement_problems
 from deepskills._errors import SkillsError
 from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import Attempt, Failed, File, FindRoutes, Plan, ResultT, Route, in_worker, read_files
-from deepskills._providers.ask import NOBODY, USUAL_SECONDS, Caller, list_skills
+from deepskills._providers.ask import NO_CALLER, USUAL_SECONDS, Caller, list_skills
 from deepskills._providers.base import ServesSkills, SkillProvider
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.files import ProvidedFiles
@@ -56,7 +56,7 @@ class Discovery:
     """Paths where a file was found that no skill could be made of."""
 
     shadowed: Sequence[SkillProblem] = ()
-    """What later sources override. That is how sources are layered, so it is wrong only for whoever did not mean it."""
+    """What later sources override. That is how sources are layered, so it is wrong only where it was not meant."""
 
     @property
     def is_complete(self) -> bool:
@@ -72,7 +72,7 @@ async def discover(  # noqa: PLR0913 - what a look at sources depends on
     catalogs: Catalogs,
     known: Catalog | None = None,
     retried: frozenset[str] = frozenset(),
-    caller: Caller = NOBODY,
+    caller: Caller = NO_CALLER,
 ) -> Discovery:
     """Find the skills of all sources, whatever they are, at the same time.
 
@@ -369,8 +369,8 @@ class SourceScan:
 
     `seen` is what the invocation has seen, by what its state held at the time. A resumed run has no start, so its first
     hook looks where `refresh="run"` promises that every run does. And where the backend or the sources come from a
-    function, state proves nothing of what this user may see: whoever resumes an interrupted run is given the state of
-    the one who started it.
+    function, state proves nothing of what this user may see: a user who resumes an interrupted run is given the state
+    of the one who started it.
     """
 
     def __init__(
@@ -462,7 +462,7 @@ class SourceScan:
             return True
         sources, _ = await self.sources()
         provider = await provider_of(sources, entry)
-        # Nobody to compare with is no agreement.
+        # Without a provider there is nothing to compare with, which is no agreement.
         return provider is not None and (provider.compares_itself or says_the_same(skill, content, entry.path))
 
     async def files(self, entry: SkillEntry) -> ProvidedFiles | None:
@@ -506,8 +506,8 @@ class SourceScan:
         return dict.fromkeys((entry.name for entry in refused), reason)
 
     def _holds(self, entry: SkillEntry, sources: Sequence[Source]) -> bool:
-        # Only a `SKILL.md`, and only of a source of this run: whatever else an entry names, nobody reads it by this
-        # way.
+        # Only a `SKILL.md`, and only of a source of this run: what else an entry names is not
+        # read this way.
         if not entry.path.endswith(f"/{SKILL_FILE}") or not any(source.path == entry.source for source in sources):
             return False
         # Only a listing of this process sets it: state cannot.

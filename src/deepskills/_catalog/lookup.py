@@ -99,8 +99,8 @@ def find_or_raise(
     entry = catalog.find(name)
     if entry is not None:
         return entry
-    noted = list(problems)
-    raise not_found_error(explain_missing([entry.name for entry in catalog.entries], noted, name), noted, again)
+    known = list(problems)
+    raise not_found_error(explain_missing([entry.name for entry in catalog.entries], known, name), known, again)
 
 
 def not_found_error(missing: Broken | Unknown, problems: Sequence[SkillProblem], again: str) -> SkillsError:
@@ -124,7 +124,7 @@ def check_known(found: Sequence[object], problems: Iterable[SkillProblem], again
     """Check that nothing was found because there is nothing, and not because a source failed.
 
     Raises:
-        SkillsError: If one did, so that nobody can tell which skills exist.
+        SkillsError: If one did, so that it is unknown which skills exist.
     """
     failures = "" if found else _failures(problems)
     if failures:

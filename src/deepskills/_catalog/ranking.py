@@ -22,7 +22,7 @@ from deepskills._catalog.semantic import Likenesses, Meaning
 from deepskills._io.plan import Work, unwrap
 
 CONSIDERED = 50
-"""How many skills of each ranking are joined: nobody is shown the fiftieth, but joined it may become the third."""
+"""How many skills of each ranking are joined: the fiftieth is never shown, but joined it may become the third."""
 
 SECONDS = 10.0
 """How long one ranking waits for embeddings; what was embedded by then is kept for the next."""

@@ -70,8 +70,8 @@ class VectorError(ValueError):
 def model_identity(embeddings: object) -> str:
     """Return what tells one model from another: the class, and what it says of its model."""
     kind = type(embeddings)
-    told = [f"{name}={value}" for name in _MODEL_FIELDS if (value := _plain(embeddings, name)) is not None]
-    return " ".join([f"{kind.__module__}.{kind.__qualname__}", *told])
+    parts = [f"{name}={value}" for name in _MODEL_FIELDS if (value := _plain(embeddings, name)) is not None]
+    return " ".join([f"{kind.__module__}.{kind.__qualname__}", *parts])
 
 
 def _plain(embeddings: object, name: str) -> str | int | None:
@@ -135,7 +135,7 @@ class VectorMemory:
             self._vectors.put(key, vector)
 
     def claim(self, keys: Iterable[str]) -> list[str]:
-        """Return a batch of keys that nobody else is making vectors for, and take them on."""
+        """Return a batch of keys that no other thread is making vectors for, and take them on."""
         with self._lock:
             free = (key for key in keys if key not in self._claimed and self._vectors.get(key) is None)
             mine = list(itertools.islice(free, BATCH))
@@ -250,7 +250,7 @@ class Meaning:
                 return Likenesses(None, found.reason)
             vectors = [found[key] for key in keys]
             embedded = Embedded(vectors, await unwrap(Work(lambda: measure_closeness(vectors))))
-            # One model at a time: whoever changes it does not go back and forth.
+            # One model at a time: a change of model does not go back and forth.
             index.vectors = {model: embedded}
         known = embedded.vectors
         leads, gain = await unwrap(Work(lambda: _compare_shown(target, index, known, hidden)))

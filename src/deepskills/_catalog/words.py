@@ -182,7 +182,7 @@ stem = functools.lru_cache(maxsize=65_536)(new_stem)
 
 
 def worth(word: str) -> float:
-    """Return how much a word can say of what somebody wants, from 0 for talk to 1.
+    """Return how much a word can say of what a user wants, from 0 for talk to 1.
 
     A word of a script without spaces is spread over several pairs of characters, so each counts less.
     """

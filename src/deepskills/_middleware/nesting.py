@@ -88,7 +88,7 @@ def _is_nested(config: RunnableConfig) -> bool:
     # LangGraph joins the levels of nested graphs by "|".
     if "|" in str(metadata.get("langgraph_checkpoint_ns") or ""):
         return True
-    # A thread of its own starts the levels anew, and only metadata still tells of the graph around it.
+    # A thread of its own starts its levels again, and only metadata still shows the graph around it.
     if has_outer_metadata(metadata):
         return True
     thread, outer_thread = own.get("thread_id"), metadata.get("thread_id")

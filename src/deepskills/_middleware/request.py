@@ -123,7 +123,7 @@ def is_lost(message: AnyMessage) -> bool:
 def is_evicted(message: AnyMessage) -> bool:
     """Whether the filesystem middleware put a stub in the place of a message's text."""
     text = str(message.text)
-    # Only carriers are asked about, so this sentence means nothing in anybody else's message.
+    # Only carriers are asked about, so this sentence means nothing in any other message.
     if isinstance(message, ToolMessage):
         return text.startswith(_EVICTED_RESULT)
     return isinstance(message, HumanMessage) and text.startswith(_EVICTED_MESSAGE)

@@ -313,12 +313,12 @@ async def call_tool(
 async def _find_disclosed_skill(request: ToolCallRequest, run: Run) -> SkillEntry | None:
     """Return the skill whose tools a `read_file` of its `SKILL.md` discloses, if every extension would let it load.
 
-    Only a call that this hook sees counts: a pair of call and answer in the messages may be anybody's.
+    Only a call that this hook sees counts: a pair of call and answer in the messages may be forged.
     """
     path = request.tool_call["args"].get("file_path")
     if request.tool_call["name"] != READ_TOOL or not isinstance(path, str):
         return None
-    # Most agents have no skill with tools: the catalog tells that without asking anybody how visible skills are.
+    # Most agents have no skill with tools: the catalog tells that without a question about visibility.
     catalog = await run.scan.catalog()
     read = path_of_call(path)
     entry = next((known for known in catalog.with_tools if path_of_call(known.path) == read), None)
@@ -402,7 +402,7 @@ class ServedSkills(SkillExtension):
         in_use = {entry.name: entry for entry in run.seen if entry.origin is not None}
         if not in_use:
             return None
-        # An agent without our middleware executes without asking anybody.
+        # An agent without our middleware executes without a question.
         if request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools and not run.starts_unbound(request):
             return None
         asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]

@@ -81,7 +81,7 @@ def has_outer_metadata(metadata: Mapping[str, Any]) -> bool:
 
 
 def workspace_of(tools: Iterable[object]) -> object | None:
-    """Return the backend on which the agent's file tools work; `None` if it cannot be told.
+    """Return the backend on which the agent's file tools work; `None` if that is not known.
 
     Reason: the section must not send the model to read files that its file tools cannot see, and the skills' backend
     need not be theirs. deepagents makes the tools' functions inside a method of its middleware, whose backend they use.
@@ -102,7 +102,7 @@ STARTS_AGENT = frozenset({"task", "start_async_task", "update_async_task"})
 
 
 def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
-    """Return the middleware of the sub-agent that deepagents' tool `task` starts; empty if it cannot be told.
+    """Return the middleware of the sub-agent that deepagents' tool `task` starts; empty if that is not known.
 
     Reason: what skills in use forbid holds in a sub-agent only if it has our middleware, and a call says no more than
     its name. deepagents keeps the graphs of its sub-agents in a variable of the tool's function; LangChain makes the
@@ -115,7 +115,7 @@ def middleware_of_sub_agent(task: object, kind: object) -> list[object]:
 
 
 def middleware_of_agent(agent: object) -> list[object]:
-    """Return the middleware of a compiled agent, configured or not; empty if it cannot be told.
+    """Return the middleware of a compiled agent, configured or not; empty if that is not known.
 
     Reason, and end: as for `middleware_of_sub_agent`.
     """
@@ -165,7 +165,7 @@ def owners_of_wrappers(graph: object) -> list[object]:
 
 
 def model_of_agent(graph: object) -> object | None:
-    """Return the chat model of an agent of LangChain; `None` if it cannot be told.
+    """Return the chat model of an agent of LangChain; `None` if that is not known.
 
     Reason: what caches prompts, and how much fits, depends on the model, and an agent does not tell it from outside.
 

@@ -102,7 +102,7 @@ class Caller:
         return Asked(provider, self.runtime(), self.seconds)
 
 
-NOBODY = Caller()
+NO_CALLER = Caller()
 """For looks outside any run, without providers that need one."""
 
 
