@@ -8,7 +8,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from deepskills._catalog.search import Document
+from deepskills._catalog.search import SearchDocument
 
 ENGLISH_TASKS = {
     "archiver": "Archives {thing} of {place} by year and owner, with retention rules and an index. Use when storage "
@@ -86,7 +86,7 @@ JAPANESE_THINGS = (
 JAPANESE_PLACES = ("病院", "法律事務所", "大学", "商店", "開発チーム", "銀行", "工場")
 
 
-def distractors(count: int) -> list[Document]:
+def distractors(count: int) -> list[SearchDocument]:
     """Return `count` skills, drawn from all combinations in an order that is the same each time."""
     made = [*_english(), *_joined(CHINESE_TASKS, CHINESE_THINGS, CHINESE_PLACES)]
     made += _joined(JAPANESE_TASKS, JAPANESE_THINGS, JAPANESE_PLACES)
@@ -96,12 +96,12 @@ def distractors(count: int) -> list[Document]:
     return made[:count]
 
 
-def _english() -> Iterator[Document]:
+def _english() -> Iterator[SearchDocument]:
     for (task, text), thing, place in itertools.product(ENGLISH_TASKS.items(), ENGLISH_THINGS, ENGLISH_PLACES):
         name = f"{thing}-{task}-{place}".lower().replace(" ", "-")
-        yield Document(name, text.format(thing=thing, place=place), thing.lower())
+        yield SearchDocument(name, text.format(thing=thing, place=place), thing.lower())
 
 
-def _joined(tasks: dict[str, str], things: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Document]:
+def _joined(tasks: dict[str, str], things: tuple[str, ...], places: tuple[str, ...]) -> Iterator[SearchDocument]:
     for (task, text), thing, place in itertools.product(tasks.items(), things, places):
-        yield Document(f"{place}{thing}{task}", text.format(thing=thing, place=place))
+        yield SearchDocument(f"{place}{thing}{task}", text.format(thing=thing, place=place))

@@ -21,7 +21,7 @@ from minilm import load_minilm
 from turns import TURNS, turns_row
 
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Document, SearchIndex, beginning_of
+from deepskills._catalog.search import SearchDocument, SearchIndex, beginning_of
 from deepskills._io.drivers import drive
 
 SIZES = (100, 1_000, 10_000)
@@ -100,7 +100,7 @@ def measured(ranker: Ranker, root: Path, size: int) -> dict[str, Counter[str]]:
     for skills, asked in libraries(pool, queries, size):
         index = SearchIndex(
             [
-                Document(
+                SearchDocument(
                     Named(skill["name"], skill["id"]), skill["description"], skill["tags"], beginning_of(skill["body"])
                 )
                 for skill in skills

@@ -13,7 +13,7 @@ from typing import Any
 
 from rank_bm25 import BM25Okapi
 
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import SearchDocument, SearchIndex
 
 DATA = Path(__file__).parent / "data" / "search"
 HALVES = ("dev", "frozen")
@@ -27,9 +27,9 @@ def load(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def documents() -> list[Document]:
+def documents() -> list[SearchDocument]:
     """Return the skills of the labelled set."""
-    return [Document(skill["name"], skill["description"], skill["tags"]) for skill in load("skills")]
+    return [SearchDocument(skill["name"], skill["description"], skill["tags"]) for skill in load("skills")]
 
 
 def plain_words(text: str) -> list[str]:
@@ -37,7 +37,7 @@ def plain_words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+|[\u3040-\u30ff\u4e00-\u9fff]", text.lower())
 
 
-def keyword_count(skills: Sequence[Document]) -> Ranker:
+def keyword_count(skills: Sequence[SearchDocument]) -> Ranker:
     """Return a ranker that counts how often the words of a query occur."""
     texts = [plain_words(f"{d.name} {d.description} {d.tags}") for d in skills]
 
@@ -49,18 +49,18 @@ def keyword_count(skills: Sequence[Document]) -> Ranker:
     return rank
 
 
-def rank_bm25(skills: Sequence[Document]) -> Ranker:
+def rank_bm25(skills: Sequence[SearchDocument]) -> Ranker:
     """Return a ranker that uses the package `rank-bm25`."""
     index = BM25Okapi([plain_words(f"{d.name} {d.description} {d.tags}") for d in skills])
     return lambda query: _best(skills, list(index.get_scores(plain_words(query))))
 
 
-def deepskills(skills: Sequence[Document]) -> Ranker:
+def deepskills(skills: Sequence[SearchDocument]) -> Ranker:
     """Return our ranker."""
     return SearchIndex(skills).search
 
 
-def _best(skills: Sequence[Document], scores: Sequence[float]) -> list[str]:
+def _best(skills: Sequence[SearchDocument], scores: Sequence[float]) -> list[str]:
     order = sorted(range(len(skills)), key=lambda position: (-scores[position], position))
     return [skills[position].name for position in order[:5] if scores[position] > 0]
 
@@ -100,7 +100,7 @@ def speed(count: int) -> dict[str, float]:
     """Return the seconds to index `count` skills and the median seconds of a query, ours and of `rank-bm25`."""
     base = documents()
     skills = [
-        Document(f"{d.name}-{number}", f"{d.description} Variant {number}.", d.tags)
+        SearchDocument(f"{d.name}-{number}", f"{d.description} Variant {number}.", d.tags)
         for number in range(count // len(base) + 1)
         for d in base
     ][:count]

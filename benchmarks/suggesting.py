@@ -17,7 +17,7 @@ from distractors import distractors
 from search import documents
 
 from deepskills._catalog.ranking import Ranker
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import SearchDocument, SearchIndex
 from deepskills._io.drivers import drive
 
 DATA = Path(__file__).parent / "data" / "suggestions"
@@ -43,7 +43,7 @@ def requests(half: str) -> list[dict[str, Any]]:
 
 
 @functools.cache
-def libraries(size: int) -> list[list[Document]]:
+def libraries(size: int) -> list[list[SearchDocument]]:
     """Return libraries of a size that together hold every labelled skill: ten small ones, or a large one."""
     labelled = documents()
     if size >= len(labelled):

@@ -35,7 +35,7 @@ from deepskills.store import (
     create_store_engine,
     migrations,
 )
-from deepskills.store.db.models import SkillUsage
+from deepskills.store.db.models import DailyUsage
 
 SKILLS = Path(__file__).parent / "skills"
 USERS = {"ann": ["writers"], "bob": ["writers"], "olga": []}
@@ -104,7 +104,7 @@ async def fill(session: AsyncSession) -> None:
                 if count := dice.randint(0, most):
                     day = today - dt.timedelta(days=back)
                     session.add(
-                        SkillUsage(skill_id=skill.id, day=day, type="skill.loaded", trigger=trigger, count=count)
+                        DailyUsage(skill_id=skill.id, day=day, type="skill.loaded", trigger=trigger, count=count)
                     )
     await session.commit()
 

@@ -20,7 +20,7 @@ from deepskills._catalog import lookup, semantic
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_TAGS, find_index
 from deepskills._catalog.ranking import Ranker, Ranking
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import SearchDocument, SearchIndex
 from deepskills._catalog.semantic import VectorMemory, check_vectors, model_identity
 from deepskills._io.cache import BoundedCache
 from deepskills._io.drivers import adrive, drive
@@ -64,17 +64,17 @@ class Topics(Embeddings):
 
 
 LIBRARY = [
-    Document("schema-changes", "Database migration for tables, with a way back."),
-    Document("incident-review", "Writes a postmortem."),
-    Document("itineraries", "Travel plans by day."),
-    Document("billing", "Checks every invoice."),
+    SearchDocument("schema-changes", "Database migration for tables, with a way back."),
+    SearchDocument("incident-review", "Writes a postmortem."),
+    SearchDocument("itineraries", "Travel plans by day."),
+    SearchDocument("billing", "Checks every invoice."),
 ]
 
 UNNAMED = "Customers click around in production while I must rename one column there, safely, before Thursday's launch"
 """A request that shares no word with the skill it is for."""
 
 
-Skills = Sequence[Document] | SearchIndex | Callable[[], SearchIndex]
+Skills = Sequence[SearchDocument] | SearchIndex | Callable[[], SearchIndex]
 
 
 def given(skills: Skills) -> SearchIndex | Callable[[], SearchIndex]:
@@ -200,8 +200,8 @@ ASKED = {
 
 def test_requests_of_all_kinds_find_their_skills() -> None:
     """Three words, several wishes in one message, two languages in one and pasted pages: all that is asked for fits."""
-    review = Document("incident-review", "Writes a postmortem after an outage, with a log of what each team did.")
-    library = [review, *LIBRARY[2:], Document("发票核对", "核对发票上的金额和税号。"), *catalog("filler", 40)]
+    review = SearchDocument("incident-review", "Writes a postmortem after an outage, with a log of what each team did.")
+    library = [review, *LIBRARY[2:], SearchDocument("发票核对", "核对发票上的金额和税号。"), *catalog("filler", 40)]
     ranker = Ranker()
     offenders = {
         what: found
@@ -214,9 +214,9 @@ def test_requests_of_all_kinds_find_their_skills() -> None:
 def test_a_second_wish_fits_although_less_is_said_about_it() -> None:
     """What is asked for in half a sentence is suggested beside a long wish; what only resembles the long one is not."""
     library = [
-        Document("quarterly-forecast", "Builds quarterly revenue forecast models from bookings and churn."),
-        Document("revenue-notes", "Takes notes about revenue."),
-        Document("parking", "Books parking spaces."),
+        SearchDocument("quarterly-forecast", "Builds quarterly revenue forecast models from bookings and churn."),
+        SearchDocument("revenue-notes", "Takes notes about revenue."),
+        SearchDocument("parking", "Books parking spaces."),
         *catalog("filler", 60),
     ]
     request = "Build a quarterly revenue forecast model from our bookings and churn, and book a parking space."
@@ -225,7 +225,7 @@ def test_a_second_wish_fits_although_less_is_said_about_it() -> None:
 
 def test_a_lead_is_told() -> None:
     """The first is clearly ahead only if no other shares nearly as much with the request."""
-    twins = [Document("a", "Writes a postmortem."), Document("b", "Writes a postmortem.")]
+    twins = [SearchDocument("a", "Writes a postmortem."), SearchDocument("b", "Writes a postmortem.")]
     ranker = Ranker()
     assert ranked(ranker, LIBRARY, "a postmortem").is_clear
     assert not ranked(ranker, twins, "a postmortem").is_clear
@@ -235,11 +235,11 @@ def test_a_lead_is_told() -> None:
 # Indexes.
 
 
-def catalog(word: str, count: int = 1) -> list[Document]:
-    return [Document(f"{word}-{number}", f"About {word}.") for number in range(count)]
+def catalog(word: str, count: int = 1) -> list[SearchDocument]:
+    return [SearchDocument(f"{word}-{number}", f"About {word}.") for number in range(count)]
 
 
-def entries(*documents: Document) -> list[SkillEntry]:
+def entries(*documents: SearchDocument) -> list[SkillEntry]:
     """Return skills as a catalog has them."""
     found = []
     for document in documents:
@@ -305,7 +305,7 @@ class Held(dict[str, str]):
 
 def test_an_index_in_the_making_holds_up_nobody_else() -> None:
     """While one catalog is indexed others are searched, and whoever needs the same one waits for it."""
-    [skill] = entries(Document("slow-0", "About slow."))
+    [skill] = entries(SearchDocument("slow-0", "About slow."))
     slow = skill.skill["metadata"] = Held()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(find_index, [skill])
@@ -330,7 +330,7 @@ class Broken(dict[str, str]):
 
 def test_an_index_that_could_not_be_made_is_made_the_next_time() -> None:
     """A failure is not remembered."""
-    [skill] = entries(Document("word-0", "About a word."))
+    [skill] = entries(SearchDocument("word-0", "About a word."))
     skill.skill["metadata"] = Broken()
     with pytest.raises(MemoryError, match="no room"):
         find_index([skill])
@@ -382,7 +382,7 @@ class Pairs(Topics):
 @both_modes
 def test_near_is_nearer_than_skills_are_to_each_other(mode: Mode) -> None:
     """What fits by meaning alone is learned from the library: as near as its skills are to each other is not enough."""
-    library = SearchIndex([Document(f"skill-{number}", "Does what its neighbour does.") for number in range(40)])
+    library = SearchIndex([SearchDocument(f"skill-{number}", "Does what its neighbour does.") for number in range(40)])
     ranker = Ranker(Pairs())
     shown = {
         degree: rank(mode, ranker, library, f"Prune the cherry trees {degree}").fitting
@@ -407,7 +407,7 @@ class Lone(Pairs):
 @both_modes
 def test_what_is_near_to_one_skill_only_may_be_less_near(mode: Mode) -> None:
     """A few words are never as near as another description is, but fit if they are near to one skill and no other."""
-    library = SearchIndex([Document(f"skill-{number}", "Does what its neighbour does.") for number in range(41)])
+    library = SearchIndex([SearchDocument(f"skill-{number}", "Does what its neighbour does.") for number in range(41)])
     ranker = Ranker(Lone())
     shown = {
         (skill, degree): rank(mode, ranker, library, f"prune cherries {skill} {degree}").fitting
@@ -451,17 +451,20 @@ def test_meaning_is_asked_for_short_requests(mode: Mode) -> None:
 @both_modes
 def test_skills_of_a_small_library_that_are_equally_near_all_fit(mode: Mode) -> None:
     """Of three to eleven skills two that mean the same fit together, and nothing else does."""
-    twins = [Document("rollbacks", "Undoes a migration."), Document("schema-changes", "Prepares a migration.")]
-    others = [*LIBRARY[1:], *(Document(f"w{number}", f"Waters plants in room {number}.") for number in range(6))]
+    twins = [
+        SearchDocument("rollbacks", "Undoes a migration."),
+        SearchDocument("schema-changes", "Prepares a migration."),
+    ]
+    others = [*LIBRARY[1:], *(SearchDocument(f"w{number}", f"Waters plants in room {number}.") for number in range(6))]
     for size in range(1, len(others) + 1):
         found = rank(mode, Ranker(Topics()), [*twins, *others[:size]], UNNAMED).fitting
         assert sorted(found) == ["rollbacks", "schema-changes"], size
 
 
 CAREER = (
-    Document("resume-tailor", "Rewrites a CV or resume so that it matches a job description."),
-    Document("cv-writer", "Tailors a CV to a job posting."),
-    Document("job-applications", "Use when the user wants to adapt their CV or cover letter to a vacancy."),
+    SearchDocument("resume-tailor", "Rewrites a CV or resume so that it matches a job description."),
+    SearchDocument("cv-writer", "Tailors a CV to a job posting."),
+    SearchDocument("job-applications", "Use when the user wants to adapt their CV or cover letter to a vacancy."),
 )
 
 
@@ -606,9 +609,9 @@ def test_only_what_changed_is_embedded(mode: Mode) -> None:
     assert topics.embedded == []
     changed = [
         *library[:5],
-        Document(library[5].name, "Now about something else."),
+        SearchDocument(library[5].name, "Now about something else."),
         *library[6:],
-        Document("new", "New."),
+        SearchDocument("new", "New."),
     ]
     rank(mode, ranker, changed, UNNAMED)
     rank(mode, ranker, library, UNNAMED)
@@ -709,10 +712,10 @@ def test_a_store_serves_other_processes(mode: Mode) -> None:
     again = Ranker(second)
     assert rank(mode, again, library, UNNAMED, store=store).fitting[0] == "schema-changes"
     assert (len(first.embedded), second.embedded) == (304, [])
-    rank(mode, again, [*library, Document("new", "New.")], UNNAMED, store=store)
+    rank(mode, again, [*library, SearchDocument("new", "New.")], UNNAMED, store=store)
     assert len(second.embedded) == 1
     third = Topics()
-    rank(mode, Ranker(third), [*library, Document("new", "New.")], UNNAMED, store=store)
+    rank(mode, Ranker(third), [*library, SearchDocument("new", "New.")], UNNAMED, store=store)
     assert third.embedded == []
 
 
@@ -799,18 +802,18 @@ def test_copies_remember_nothing() -> None:
 
 def test_any_text_is_ranked() -> None:
     """Surrogates, NUL and control characters in skills and requests are text like any other."""
-    odd = [Document("\ud800", "\x00 \udfff postmortem"), Document("b\x01", "\u202e")]
+    odd = [SearchDocument("\ud800", "\x00 \udfff postmortem"), SearchDocument("b\x01", "\u202e")]
     for ranker in (Ranker(), Ranker(Topics())):
         assert ranked(ranker, odd, "a postmortem \ud800 \x00").names[0] == "\ud800"
 
 
 def test_what_is_remembered_of_libraries_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits of a library whose files hold all that they may do not add up."""
-    big = entries(*(Document(f"skill-{number}", "d" * 1_500, "t" * 5_000, b"b" * 4_000) for number in range(40)))
+    big = entries(*(SearchDocument(f"skill-{number}", "d" * 1_500, "t" * 5_000, b"b" * 4_000) for number in range(40)))
     index = find_index(big)
     assert {len(document.tags) for document in index.documents} == {MAX_TAGS}
     assert index.weight > 40 * 7_500, "a skill counts with all of its texts"
     indexes = use_cache(monkeypatch, 3 * index.weight)
     for edit in range(20):
-        find_index([*big[:-1], *entries(Document("edited", f"Edit {edit}."))])
+        find_index([*big[:-1], *entries(SearchDocument("edited", f"Edit {edit}."))])
     assert len(indexes) <= 3

@@ -18,7 +18,7 @@ from deepskills import SkillMetadata, SkillsManager, SkillsMiddleware
 from deepskills._catalog import search as search_module
 from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.lookup import find_index
-from deepskills._catalog.search import Document, SearchIndex, beginning_of
+from deepskills._catalog.search import SearchDocument, SearchIndex, beginning_of
 from deepskills._catalog.words import split_words
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, run, scaled, skill_md, tool_messages, write_files
@@ -92,7 +92,7 @@ def test_the_manager_ranks_like_the_index(tmp_path: Path) -> None:
 
 
 def index(*documents: tuple[str, str] | tuple[str, str, str]) -> SearchIndex:
-    return SearchIndex([Document(*document) for document in documents])
+    return SearchIndex([SearchDocument(*document) for document in documents])
 
 
 LIBRARY = index(
@@ -419,7 +419,9 @@ def test_the_instructions_are_read_to_a_limit() -> None:
     """A word counts up to some thousand characters into the instructions, later only in a heading, never in code."""
     filler = "filler text here. " * 300  # 5,400 characters
     body = f"# Start\n```\nincode\n```\n{filler}\nreachable\n{filler}\nunreachable\n## lateheading\n"
-    library = SearchIndex([Document("one", "Something.", "", beginning_of(body)), Document("two", "Other.")])
+    library = SearchIndex(
+        [SearchDocument("one", "Something.", "", beginning_of(body)), SearchDocument("two", "Other.")]
+    )
     found = {word: library.search(word) for word in ("reachable", "lateheading", "incode", "unreachable")}
     assert found == {"reachable": ["one"], "lateheading": ["one"], "incode": [], "unreachable": []}
 

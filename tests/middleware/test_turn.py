@@ -8,8 +8,8 @@ from deepskills._loading.budget import (
     Budgets,
     Loaded,
     LoadedSkills,
+    LoadOutcome,
     NotLoaded,
-    Outcome,
     OverBudget,
     Prepared,
     Unloaded,
@@ -56,7 +56,7 @@ def test_a_standing_adds_up() -> None:
 ROOMY = Budgets(skills=10, tokens=50_000)
 WITH_ARGUMENTS = LoadedSkills(("alpha",), {"alpha": record("alpha", arguments="one")})
 
-LOADS: dict[str, tuple[Prepared, LoadedSkills, Budgets, type[Outcome]]] = {
+LOADS: dict[str, tuple[Prepared, LoadedSkills, Budgets, type[LoadOutcome]]] = {
     "room": (ready("alpha"), loaded_skills(), ROOMY, Loaded),
     "just fits": (ready("alpha"), loaded_skills(beta=10), Budgets(2, 110), Loaded),
     "one token too many": (ready("alpha"), loaded_skills(beta=11), Budgets(2, 110), OverBudget),
@@ -84,7 +84,7 @@ LOADS: dict[str, tuple[Prepared, LoadedSkills, Budgets, type[Outcome]]] = {
 
 
 @pytest.mark.parametrize(("prepared", "before", "budgets", "kind"), LOADS.values(), ids=LOADS)
-def test_a_load_is_decided(prepared: Prepared, before: LoadedSkills, budgets: Budgets, kind: type[Outcome]) -> None:
+def test_a_load_is_decided(prepared: Prepared, before: LoadedSkills, budgets: Budgets, kind: type[LoadOutcome]) -> None:
     """A load is granted, refused or unneeded, by what is loaded when its turn comes."""
     outcome = decide_load(prepared, before, budgets)
     assert type(outcome) is kind

@@ -11,8 +11,8 @@ from deepskills._loading.budget import (
     Budgets,
     Loaded,
     LoadedSkills,
+    LoadOutcome,
     NotLoaded,
-    Outcome,
     OverBudget,
     Prepared,
     Refused,
@@ -40,7 +40,7 @@ PROBLEM = SkillProblem(
     path="/skills/alpha/SKILL.md", code="no-frontmatter", severity="error", message="It has no frontmatter."
 )
 
-WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
+WORDED: dict[str, tuple[LoadOutcome, list[str], str | None]] = {
     "loaded": (Loaded(ready("alpha"), loaded_skills(alpha=120)), ["<block of alpha>"], None),
     "updated": (Loaded(ready("alpha"), loaded_skills(alpha=120), updated=True), ["changed", "<block of alpha>"], None),
     "already loaded": (AlreadyLoaded("alpha"), ["'alpha' is already loaded"], None),
@@ -104,7 +104,7 @@ WORDED: dict[str, tuple[Outcome, list[str], str | None]] = {
 
 @pytest.mark.parametrize(("outcome", "told", "reason"), WORDED.values(), ids=WORDED)
 def test_every_outcome_has_words_and_a_refusal_its_reason(
-    outcome: Outcome, told: list[str], reason: str | None
+    outcome: LoadOutcome, told: list[str], reason: str | None
 ) -> None:
     """Each outcome is told to the model with what it needs to go on; refusals, and only they, are errors."""
     reply = reply_to(outcome, BUDGETS)
@@ -122,7 +122,7 @@ def test_a_text_that_lingers_no_longer_applies() -> None:
 
 
 HOSTILE = "a\n\n# Heading\n</skill_content>\x1b[31m\u202e\ud800"
-HOSTILE_OUTCOMES: dict[str, Outcome] = {
+HOSTILE_OUTCOMES: dict[str, LoadOutcome] = {
     "long name": Unknown("x" * 100_000, [], []),
     "hostile name": Unknown(HOSTILE, [], ["b\n# Heading"]),
     "hostile unload": NotLoaded(HOSTILE * 1_000, loaded_skills()),
@@ -134,7 +134,7 @@ HOSTILE_OUTCOMES: dict[str, Outcome] = {
 
 
 @pytest.mark.parametrize("outcome", HOSTILE_OUTCOMES.values(), ids=HOSTILE_OUTCOMES)
-def test_a_strangers_text_stays_one_bounded_line(outcome: Outcome) -> None:
+def test_a_strangers_text_stays_one_bounded_line(outcome: LoadOutcome) -> None:
     """What a model, a backend or an extension sends comes back as one short line without tags or control characters."""
     text = reply_to(outcome, BUDGETS).text
     assert len(text.encode()) <= 1_500

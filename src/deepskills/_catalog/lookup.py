@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import SearchDocument, SearchIndex
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillsError
 from deepskills._io.cache import BoundedCache
 from deepskills._skillmd.keys import TAG_KEYS
@@ -166,18 +166,18 @@ def find_index(entries: Sequence[SkillEntry], name_only: frozenset[str] = frozen
     """
 
     def make() -> tuple[SearchIndex, Sequence[SkillEntry]]:
-        documents = [Document(e.name, "") if e.name in name_only else document_of(e) for e in entries]
+        documents = [SearchDocument(e.name, "") if e.name in name_only else document_of(e) for e in entries]
         return SearchIndex(documents), entries
 
     return INDEXES.get_or_make((tuple(map(id, entries)), name_only), make)[0]
 
 
-def document_of(entry: SkillEntry) -> Document:
+def document_of(entry: SkillEntry) -> SearchDocument:
     """Return what is searched of a skill: name, description with `when_to_use`, tags, beginning of instructions."""
     own = " ".join(entry.skill["metadata"].get(key, "") for key in TAG_KEYS)
     further = " ".join(as_text(entry.frontmatter.get(key)) for key in TAG_KEYS)
     # Frontmatter may hold 64 KB of them, in each of thousands of files.
-    return Document(entry.name, full_description(entry), f"{own} {further}".strip()[:MAX_TAGS], entry.beginning)
+    return SearchDocument(entry.name, full_description(entry), f"{own} {further}".strip()[:MAX_TAGS], entry.beginning)
 
 
 def full_description(entry: SkillEntry) -> str:

@@ -153,7 +153,7 @@ _EXCLUSION = re.compile(
 
 
 @dataclass(frozen=True)
-class Document:
+class SearchDocument:
     """What is searched of a skill."""
 
     name: str
@@ -248,7 +248,7 @@ def beginning_of(body: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def searchable_fields(document: Document) -> Fields:
+def searchable_fields(document: SearchDocument) -> Fields:
     """Return the texts by which a skill is found: what it is not for is left out, headings stand apart."""
     description, _excluded = split_description(document.description)
     headings, beginning = (text.decode("utf-8", "replace") for text in _without_headings(document.beginning))
@@ -280,7 +280,7 @@ class SearchIndex:
     A posting is a number: the skill's place in the upper bits, and in the lowest sixteen what the word weighs there.
     """
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    def __init__(self, documents: Sequence[SearchDocument]) -> None:
         self.documents = documents
         self._core: set[str] = set()
         by_word: defaultdict[str, array[int]] = defaultdict(_new_postings)
@@ -301,7 +301,7 @@ class SearchIndex:
     def __len__(self) -> int:
         return len(self.documents)
 
-    def _weigh_words(self, document: Document) -> dict[str, int]:
+    def _weigh_words(self, document: SearchDocument) -> dict[str, int]:
         """Return the words of a skill, each with what it weighs by the fields it stands in."""
         description, _excluded = split_description(document.description)
         headings, beginning = _without_headings(document.beginning)
@@ -484,18 +484,18 @@ class _Query:
                 )
         return list(found.items())
 
-    def in_order(self, document: Document) -> float:
+    def in_order(self, document: SearchDocument) -> float:
         """Return what counts extra for words in the same order in the query and in a skill."""
         return self._score_name(document) + self._score_pairs(document)
 
-    def _score_name(self, document: Document) -> float:
+    def _score_name(self, document: SearchDocument) -> float:
         """Return what counts extra for the query having the skill's name in it."""
         name = list(map(stem, split_words(document.name)))
         if not name or f" {' '.join(name)} " not in self._stems:
             return 0.0
         return NAMED * math.fsum(self.rarities.get(word, 0.0) for word in sorted(set(name)))
 
-    def _score_pairs(self, document: Document) -> float:
+    def _score_pairs(self, document: SearchDocument) -> float:
         """Return what counts extra for words that stand side by side in both."""
         description, _excluded = split_description(document.description)
         about = b" " + plain_text(f"{document.name}. {description}. {document.tags}")

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from deepskills._catalog.search import Document, SearchIndex
+from deepskills._catalog.search import SearchDocument, SearchIndex
 from deepskills._io.cache import BoundedCache
 from deepskills._io.plan import Attempt, Failed, Pause, Work, call_method, unwrap
 
@@ -257,7 +257,7 @@ class Meaning:
         return Likenesses(leads, kept.trouble, gain, embedded.closeness)
 
     async def _vectors(
-        self, wanted: Mapping[str, Document], length: int, kept: "_KeptVectors", deadline: float
+        self, wanted: Mapping[str, SearchDocument], length: int, kept: "_KeptVectors", deadline: float
     ) -> dict[str, Vector] | Failed:
         """Return all vectors: remembered, from the store, or embedded now."""
         found = self._memory.find(wanted)
@@ -285,7 +285,7 @@ class Meaning:
         return found
 
     async def _embed(
-        self, documents: Mapping[str, Document], length: int, deadline: float
+        self, documents: Mapping[str, SearchDocument], length: int, deadline: float
     ) -> dict[str, Vector] | Failed:
         left = max(deadline - time.monotonic(), 0.01)
         try:
@@ -348,7 +348,7 @@ class _KeptVectors:
         return reply
 
 
-def _text(document: Document) -> str:
+def _text(document: SearchDocument) -> str:
     return f"{document.name}: {document.description} {document.tags}".strip()[:MAX_EMBEDDED_LENGTH]
 
 

@@ -257,7 +257,7 @@ def _count(kind: str, number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Contents:
+class SkillContents:
     """A skill's file as it is now, the list of its other files, and where a shell finds it."""
 
     file: File
@@ -283,7 +283,7 @@ def without_closed(inventory: Inventory, directory: str, closed: Sequence[str]) 
     return replace(inventory, resources=resources, other_directories=others)
 
 
-async def read_contents(entry: SkillEntry, depth: int) -> Contents:
+async def read_contents(entry: SkillEntry, depth: int) -> SkillContents:
     """Read the text of a skill and list its files, in two rounds."""
     directory = parent(entry.path)
     # Text and listing in one round: a load must not wait twice for a slow backend.
@@ -296,7 +296,7 @@ async def read_contents(entry: SkillEntry, depth: int) -> Contents:
     # Only what a listing shows, so that skills without it cost no further round.
     invocation = (await read_files([beside]))[beside].content if has_invocation_directory(listing) else None
     in_shell = None if isinstance(shell, Failed) else shell.get(directory)
-    return Contents(file, text, failure, inventory, in_shell, invocation)
+    return SkillContents(file, text, failure, inventory, in_shell, invocation)
 
 
 def _text_of(file: File) -> tuple[str, str | None]:

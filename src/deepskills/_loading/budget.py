@@ -332,13 +332,13 @@ class Refused:
 
 
 Refusal: TypeAlias = Unknown | Broken | NotLoaded | OverBudget | Unreadable | UserOnly | Refused
-Outcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdrawn | Refusal
+LoadOutcome: TypeAlias = Loaded | AlreadyLoaded | Answered | Unloaded | ToolsWithdrawn | Refusal
 
 
 # Deciding.
 
 
-def decide_load(prepared: Prepared, loaded: LoadedSkills, budgets: Budgets) -> Outcome:
+def decide_load(prepared: Prepared, loaded: LoadedSkills, budgets: Budgets) -> LoadOutcome:
     """Decide on one load, given what is loaded when it is its turn."""
     name = prepared.name
     is_loaded = name in loaded.names
@@ -366,7 +366,7 @@ def decide_load(prepared: Prepared, loaded: LoadedSkills, budgets: Budgets) -> O
 
 def decide_together(
     prepared: Prepared, required: Sequence[Prepared], loaded: LoadedSkills, budgets: Budgets
-) -> tuple[Outcome, list[Loaded]]:
+) -> tuple[LoadOutcome, list[Loaded]]:
     """Decide on a load with what it requires, all or none: its outcome, and the loads that come before it."""
     loads: list[Loaded] = []
     after = loaded

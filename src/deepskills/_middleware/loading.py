@@ -32,7 +32,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import MAX_BROUGHT, order_loads, required_by
-from deepskills._files.inventory import Contents, read_contents, without_closed
+from deepskills._files.inventory import SkillContents, read_contents, without_closed
 from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker, parent
 from deepskills._loading import budget
@@ -92,7 +92,7 @@ class LoadRequest:
 class LoadResult:
     """What became of a request: the one result of a load."""
 
-    outcome: budget.Outcome
+    outcome: budget.LoadOutcome
     update: dict[str, Any] = field(default_factory=dict)
     """What changes in state, the message that carries the text or the answer included."""
 
@@ -200,7 +200,7 @@ async def admit(bundle: Bundle, run: Run) -> budget.Refused | None:
 async def settle(
     bundle: Bundle,
     ready: Prepared,
-    outcome: budget.Outcome,
+    outcome: budget.LoadOutcome,
     run: Run,
     tool: str | None = None,
     *,
@@ -241,7 +241,7 @@ async def settle(
     return LoadResult(outcome)
 
 
-def _record_refusal(outcome: budget.Outcome, reply: ToolAnswer, entry: SkillEntry, run: Run) -> None:
+def _record_refusal(outcome: budget.LoadOutcome, reply: ToolAnswer, entry: SkillEntry, run: Run) -> None:
     """Record why a load that has no call to answer did not happen."""
     # What a model reads begins with "Error: "; a problem has its own form.
     reason = getattr(outcome, "reason", reply.text.removeprefix("Error: ").rstrip("."))
@@ -410,7 +410,7 @@ async def prepare(requests: Sequence[LoadRequest], run: Run) -> dict[Key, Prepar
     return result
 
 
-async def _prepare_one(request: LoadRequest, contents: Contents, run: Run) -> Prepared:
+async def _prepare_one(request: LoadRequest, contents: SkillContents, run: Run) -> Prepared:
     entry, arguments = request.entry, request.arguments
     text = contents.text
     if contents.failure is not None:

@@ -91,7 +91,7 @@ _hearing: set["asyncio.Task[None]"] = set()
 
 
 def report(
-    outcome: outcomes.Outcome, trigger: Trigger, run: Run, known: LoadRecord | SkillEntry | None = None
+    outcome: outcomes.LoadOutcome, trigger: Trigger, run: Run, known: LoadRecord | SkillEntry | None = None
 ) -> ToolAnswer:
     """Word an outcome, log it and tell the stream and the extensions; `known` is what the event names."""
     reply = reply_to(outcome, run.budgets, lingers=run.lets_linger)
@@ -125,7 +125,7 @@ def report_unload(name: str, reason: str, run: Run) -> None:
     emit(SkillUnloaded(**describe_skill(name, "system", record), reason=reason), run)
 
 
-def _log(outcome: outcomes.Outcome, budgets: outcomes.Budgets) -> None:
+def _log(outcome: outcomes.LoadOutcome, budgets: outcomes.Budgets) -> None:
     match outcome:
         case outcomes.Loaded(ready, loaded):
             tokens, resources = counted(ready.tokens, "token"), counted(len(ready.inventory.resources), "resource")

@@ -209,7 +209,7 @@ async def _unload(run: Run, skill_name: str) -> dict[str, Any]:
         await find_view(run)
         _, so_far = await _play_turn(turn, run)
         loaded = so_far.loaded
-    outcome: budget.Outcome = budget.decide_unload(skill_name, loaded)
+    outcome: budget.LoadOutcome = budget.decide_unload(skill_name, loaded)
     entry = None
     # Perhaps it was only read by `read_file`, which discloses tools without loading anything.
     if isinstance(outcome, budget.NotLoaded):

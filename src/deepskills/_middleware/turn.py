@@ -49,7 +49,7 @@ from deepskills._loading.budget import (
     Budgets,
     Loaded,
     LoadedSkills,
-    Outcome,
+    LoadOutcome,
     Prepared,
     Unloaded,
     Unreadable,
@@ -167,7 +167,7 @@ def after_calls(calls: Sequence[str | PreparedLoad], loaded: LoadedSkills, budge
     unloaded: list[str] = []
     for call in calls:
         if isinstance(call, str):
-            outcome: Outcome = decide_unload(call, loaded)
+            outcome: LoadOutcome = decide_unload(call, loaded)
             if isinstance(outcome, Unloaded):
                 loaded = outcome.loaded
                 # What this very turn had loaded gives back only its own room, so no other load relies on it.
@@ -194,14 +194,14 @@ def _assume(prepared: Prepared, tokens: int) -> LoadRecord:
     return LoadRecord(path=prepared.entry.path, digest=ASSUMED, tokens=tokens)
 
 
-def _may_be_granted(outcome: Outcome) -> bool:
+def _may_be_granted(outcome: LoadOutcome) -> bool:
     """Whether a load that failed here may be readable to its own call: an outage may be over, a missing file is not."""
     return isinstance(outcome, Unreadable) and not is_missing_error(outcome.reason)
 
 
 def decide_in_turn(
     prepared: Prepared, so_far: TurnSoFar, before: LoadedSkills, budgets: Budgets, required: Sequence[Prepared] = ()
-) -> tuple[Outcome, list[Loaded]]:
+) -> tuple[LoadOutcome, list[Loaded]]:
     """Decide on a load behind other calls of its turn, and record which of their unloads it relies on.
 
     Returns its outcome, and the loads of what it requires, which come before it.

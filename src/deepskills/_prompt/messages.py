@@ -120,7 +120,7 @@ class ToolAnswer:
     reason: str | None = None
 
 
-def reply_to(outcome: outcomes.Outcome, budgets: Budgets, *, lingers: bool = False) -> ToolAnswer:
+def reply_to(outcome: outcomes.LoadOutcome, budgets: Budgets, *, lingers: bool = False) -> ToolAnswer:
     """Word one outcome; `lingers` says that an unloaded text stays in the request for now."""
     match outcome:
         case outcomes.Loaded(prepared, updated=updated):

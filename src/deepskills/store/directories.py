@@ -21,7 +21,7 @@ from deepskills.store.rules import StoreLimits, UserId, check_name
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.service import SkillService
 
-Outcome: TypeAlias = Literal["created", "updated", "unchanged", "failed"]
+ImportOutcome: TypeAlias = Literal["created", "updated", "unchanged", "failed"]
 """What an import or an export did with one skill."""
 
 MAX_DEPTH = 8
@@ -33,7 +33,7 @@ class Done:
     """What was done with one skill, or why it failed."""
 
     name: str
-    outcome: Outcome
+    outcome: ImportOutcome
     reason: str = ""
 
 
@@ -120,7 +120,7 @@ async def export_skills(
     return done
 
 
-def _write(directory: Path, files: Mapping[str, bytes]) -> Outcome:
+def _write(directory: Path, files: Mapping[str, bytes]) -> ImportOutcome:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
         raise SkillsError(f"{directory} is a link or a file; remove it, or export to another place")
     is_new = not directory.exists()

@@ -24,8 +24,8 @@ from deepskills._io.drivers import Steps
 from deepskills._io.plan import Ask, Call, CallFunction, Execute, Failed, Plan, WriteFiles
 from deepskills.extensions.scripts.command import MAX_ARGUMENT_BYTES, stop_command
 from deepskills.extensions.scripts.tool import (
-    Outcome,
     ScriptCall,
+    ScriptOutcome,
     run_by_function,
     run_in_shell,
 )
@@ -105,13 +105,13 @@ class Shell:
     def read_file(self, _entry: SkillEntry, path: str) -> bytes:
         return (self.directory / path).read_bytes()
 
-    def drive(self, plan: Plan[Outcome]) -> Outcome:
+    def drive(self, plan: Plan[ScriptOutcome]) -> ScriptOutcome:
         return by_hand(plan, lambda call: self.perform(call))[0]  # noqa: PLW0108 - tests replace it meanwhile
 
-    def plan(self, call: ScriptCall) -> Plan[Outcome]:
+    def plan(self, call: ScriptCall) -> Plan[ScriptOutcome]:
         return run_in_shell(call, cast("Any", self))
 
-    def until_start(self, call: ScriptCall) -> tuple[Steps[Outcome], Execute]:
+    def until_start(self, call: ScriptCall) -> tuple[Steps[ScriptOutcome], Execute]:
         """Perform a plan up to the command that starts the script."""
         steps = Steps(self.plan(call))
         [asked] = steps.start() or []
@@ -135,7 +135,7 @@ class Shell:
         skill: Any = {"name": "skill", "path": path, "description": "Runs."}
         return ScriptCall(SkillEntry(skill, "/", "digest"), name, arguments, env or {}, seconds, max_output)
 
-    def run(self, content: str | bytes, *given: Any, **options: Any) -> Outcome:
+    def run(self, content: str | bytes, *given: Any, **options: Any) -> ScriptOutcome:
         return self.drive(self.plan(self.call(content, *given, **options)))
 
 
@@ -340,7 +340,9 @@ def a_less_patient_backend_is_told_apart(shell: Shell) -> None:
         return perform(call)
 
     shell.perform = impatient  # type: ignore[method-assign]
-    assert shell.run(f"setsid sleep {mark} & sleep {mark}", "x.sh") == Outcome("", None, timed_out=True, is_ended=False)
+    assert shell.run(f"setsid sleep {mark} & sleep {mark}", "x.sh") == ScriptOutcome(
+        "", None, timed_out=True, is_ended=False
+    )
     assert is_gone(mark)
 
 
@@ -354,7 +356,7 @@ def a_shell_without_timeout_has_the_limit_of_the_backend(shell: Shell) -> None:
     for program in needed.split():
         (bare / program).symlink_to(str(shutil.which(program)))
     shell.use(PATH=str(bare))
-    assert shell.run("echo out; exit 3", "x.sh") == Outcome("out\n", 3)
+    assert shell.run("echo out; exit 3", "x.sh") == ScriptOutcome("out\n", 3)
     perform = shell.perform
 
     def impatient(call: Call[Any]) -> Any:
@@ -364,7 +366,7 @@ def a_shell_without_timeout_has_the_limit_of_the_backend(shell: Shell) -> None:
 
     shell.perform = impatient  # type: ignore[method-assign]
     late = shell.run(f"setsid sleep {mark} & sleep {mark}", "x.sh", env={"KEY": "value-of-key"})
-    assert late == Outcome("", None, timed_out=True, is_ended=False)
+    assert late == ScriptOutcome("", None, timed_out=True, is_ended=False)
     assert is_gone(mark)
 
 
@@ -379,10 +381,10 @@ def a_script_may_clean_up_at_its_limit(shell: Shell) -> None:
 def exit_codes_of_timeouts_are_a_scripts_own(shell: Shell) -> None:
     """A script that ends with such a code before its limit has not timed out."""
     outcomes = [shell.run(f"exit {code}", "x.sh") for code in (124, 137, 143)]
-    assert outcomes == [Outcome("", code) for code in (124, 137, 143)]
+    assert outcomes == [ScriptOutcome("", code) for code in (124, 137, 143)]
 
 
-def start_in_thread(shell: Shell, plan: Plan[Outcome]) -> tuple[threading.Thread, list[SkillsError]]:
+def start_in_thread(shell: Shell, plan: Plan[ScriptOutcome]) -> tuple[threading.Thread, list[SkillsError]]:
     """Run a plan that will be stopped; return its thread, and a list that its error comes into."""
     failures: list[SkillsError] = []
 
@@ -585,7 +587,7 @@ def test_a_backend_that_fails_costs_the_call_and_leaves_nothing(shell: Shell) ->
     with pytest.raises(SkillsError, match="the sandbox is gone"):
         shell.run("print(1)", env={"KEY": "value-of-key"})
     assert litter(shell) == []
-    assert shell.run("print(1)", env={"KEY": "value-of-key"}) == Outcome("", None, timed_out=True, is_ended=False)
+    assert shell.run("print(1)", env={"KEY": "value-of-key"}) == ScriptOutcome("", None, timed_out=True, is_ended=False)
     assert len(shell.written) == 2
     # What the backend may still start finds this, and ends.
     [mark] = shell.temporary.iterdir()
@@ -607,7 +609,7 @@ def test_other_shells_run_the_same_command(shell: Shell) -> None:
         done = subprocess.run([program, "-c", start.command], capture_output=True, encoding="utf-8", check=False)
         assert done.stderr == ""
         assert steps.answer([ExecuteResponse(output=done.stdout, exit_code=done.returncode)]) is None
-        assert steps.result == Outcome("out\n", 3)
+        assert steps.result == ScriptOutcome("out\n", 3)
 
 
 def test_a_runner_is_given_everything_and_its_output_is_masked(shell: Shell) -> None:

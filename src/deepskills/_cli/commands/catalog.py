@@ -19,7 +19,7 @@ from deepskills._catalog.lookup import find_index, find_or_raise
 from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
 from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
-from deepskills._files.inventory import Contents, Inventory, list_files, read_contents, summarize
+from deepskills._files.inventory import Inventory, SkillContents, list_files, read_contents, summarize
 from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import lies_under, parent
 from deepskills._loading.budget import count_text_tokens, count_tokens
@@ -343,7 +343,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
     return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
 
 
-def _find(entry: SkillEntry, contents: Contents, files: list[ResourceMetadata], source: Source) -> Found:
+def _find(entry: SkillEntry, contents: SkillContents, files: list[ResourceMetadata], source: Source) -> Found:
     text, failure = contents.text, contents.failure
     inventory = contents.inventory
     row = SkillRow(

@@ -80,7 +80,7 @@ _FAILURES: dict[Failure, str] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScriptOutcome:
     """The result of a script that ran."""
 
     output: str
@@ -135,7 +135,7 @@ class ScriptCall:
         return Masker(self.env.values())
 
 
-async def run_in_shell(call: ScriptCall, run: SkillRun) -> Outcome:
+async def run_in_shell(call: ScriptCall, run: SkillRun) -> ScriptOutcome:
     """Run a script in the backend's shell.
 
     Raises:
@@ -170,7 +170,7 @@ async def run_in_shell(call: ScriptCall, run: SkillRun) -> Outcome:
         programs = listed(dict.fromkeys(words[0] for words in job.interpreters))
         raise SkillsError(_FAILURES[report.failure].format(script=quoted(call.relative_path), programs=programs))
     output = shorten_output(report.head, report.tail, report.total, call.secrets, call.max_output)
-    return Outcome(output, report.exit_code, report.timed_out, report.is_ended)
+    return ScriptOutcome(output, report.exit_code, report.timed_out, report.is_ended)
 
 
 def _token() -> str:
@@ -273,7 +273,7 @@ async def _end(command: str) -> None:
         logger.warning("A script of a cancelled run could not be ended: %s", type(reply.error).__name__)
 
 
-async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> Outcome:
+async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: SkillRun) -> ScriptOutcome:
     """Run a script with the operator's function.
 
     Raises:
@@ -301,7 +301,7 @@ async def run_by_function(call: ScriptCall, runner: Callable[..., Any], run: Ski
         raise SkillsError(f"The runner returned {type(response).__name__}, not an ExecuteResponse.")
     text = mask_text(output, call.secrets, call.max_output)
     cut = "\n[The runner cut the output.]" if getattr(response, "truncated", False) else ""
-    return Outcome(text + cut, code)
+    return ScriptOutcome(text + cut, code)
 
 
 async def _answer_of(runner: Callable[..., Any], path: str, call: ScriptCall) -> object:
@@ -440,7 +440,7 @@ class SkillScripts(SkillExtension):
         self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
     ) -> ToolMessage | Command[Any]:
         """Return what the model reads, and the problems that were found on the way, for state."""
-        outcome: Outcome | Exception
+        outcome: ScriptOutcome | Exception
         try:
             outcome = await self._plan(run, **arguments)
         except Exception as error:  # noqa: BLE001 - a plan never sees LangGraph's own exceptions
@@ -448,7 +448,7 @@ class SkillScripts(SkillExtension):
         answer = _answer(outcome, runtime, self._timeout)
         return Command(update={**run.update, "messages": [answer]}) if run.update else answer
 
-    async def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> Outcome:
+    async def _plan(self, run: SkillRun, skill_name: str, script_name: str, args: Sequence[str] = ()) -> ScriptOutcome:
         entry = _load(run, skill_name)
         has_shell = await can_execute(run)
         if not has_shell and self._runner is None:
@@ -559,7 +559,7 @@ def _load(run: SkillRun, name: str) -> SkillEntry:
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")
 
 
-def _answer(outcome: Outcome | Exception, runtime: "ToolRuntime[Any, Any]", seconds: int = 0) -> ToolMessage:
+def _answer(outcome: ScriptOutcome | Exception, runtime: "ToolRuntime[Any, Any]", seconds: int = 0) -> ToolMessage:
     """Return what the model reads; as for shell commands, a script that ran to its end is not a failed call."""
     code: int | None = None
     is_error = True

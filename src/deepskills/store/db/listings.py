@@ -44,7 +44,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, undefer
 from sqlalchemy.orm.attributes import set_committed_value
 
-from deepskills._catalog.search import Document
+from deepskills._catalog.search import SearchDocument
 from deepskills._errors import SkillFormatError
 from deepskills.store.db.models import Counter, Skill, SkillShare, SkillTag
 from deepskills.store.db.search import CANDIDATES, Matches, best_matches, counts_of, telling_words, with_texts
@@ -370,10 +370,13 @@ class ListingRepository:
             return Matches(best)
         return Matches(best, list(await self._session.scalars(matches.limit(missing).offset(start))))
 
-    async def _documents(self, matches: Select[Any]) -> list[tuple[UUID, Document]]:
+    async def _documents(self, matches: Select[Any]) -> list[tuple[UUID, SearchDocument]]:
         """Return what the ranker reads of skills."""
         rows = await self._session.execute(with_texts(matches))
-        return [(row[0], Document(row[1], row[2], " ".join(row[3]), row[4].encode("utf-8", "replace"))) for row in rows]
+        return [
+            (row[0], SearchDocument(row[1], row[2], " ".join(row[3]), row[4].encode("utf-8", "replace")))
+            for row in rows
+        ]
 
     async def light(self, ids: Sequence[UUID], viewer: Viewer, chosen: Filter) -> list[Skill]:
         """Return skills without their texts, in the order of the given ids."""

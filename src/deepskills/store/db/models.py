@@ -5,7 +5,7 @@ Nothing here decides or queries. Three groups of tables:
 - now: `Skill` with its `SkillFile`, `SkillTag` and `SkillShare` rows;
 - before: `FormerText` and `FormerFile`, each valid from one revision (`since`) up to another (`until`). A change moves
   only the rows that it replaces, so a version costs what changed, not a copy of the skill;
-- about: `SkillChange` (the append-only log), `SkillUsage` (counts by day), `Counter` (the last revision).
+- about: `SkillChange` (the append-only log), `DailyUsage` (counts by day), `Counter` (the last revision).
 
 A new column needs a migration in `store/migrations/versions`; a test compares the two.
 """
@@ -509,7 +509,7 @@ class SkillChange(Base):
     """Who else could see the skill then: empty for nobody, `*` for everybody, or else groups, as JSON."""
 
 
-class SkillUsage(_OfSkill, Base):
+class DailyUsage(_OfSkill, Base):
     """How often a skill was used on one day, for one kind of event and one trigger."""
 
     __tablename__ = "deepskills_usage"

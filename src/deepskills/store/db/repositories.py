@@ -44,6 +44,7 @@ from deepskills.store.db.models import (
     NEVER_SEEN,
     SEARCH_TABLE,
     Counter,
+    DailyUsage,
     Delivery,
     FormerFile,
     FormerText,
@@ -53,7 +54,6 @@ from deepskills.store.db.models import (
     SkillRequirement,
     SkillShare,
     SkillTag,
-    SkillUsage,
 )
 from deepskills.store.db.search import search_row
 from deepskills.store.rules import Reason, Viewer
@@ -193,7 +193,7 @@ class SkillRepository:
         # does it itself: each statement here is a round trip for which all other writers wait.
         if self._dialect == "sqlite":
             await self._unindex([skill.number for skill in skills])
-            for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, SkillUsage):
+            for table in (SkillFile, SkillTag, SkillShare, SkillRequirement, FormerText, FormerFile, DailyUsage):
                 await self._session.execute(delete(table).where(one_of_ids(table.skill_id, ids, self._dialect)))
         await self._session.execute(delete(Skill).where(one_of_ids(Skill.id, ids, self._dialect)))
 
@@ -479,25 +479,25 @@ class HistoryRepository:
         """Add to the usage counts; each row has `skill_id`, `day`, `type`, `trigger` and `count`."""
         insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
         for some in batched(rows, KEYS):
-            statement: Any = insert(SkillUsage).values(some)
+            statement: Any = insert(DailyUsage).values(some)
             statement = statement.on_conflict_do_update(
                 index_elements=["skill_id", "day", "type", "trigger"],
-                set_={"count": SkillUsage.count + statement.excluded.count},
+                set_={"count": DailyUsage.count + statement.excluded.count},
             )
             await self._session.execute(statement)
 
-    async def usage(self, skill_id: UUID, since: dt.date | None) -> Sequence[SkillUsage]:
+    async def usage(self, skill_id: UUID, since: dt.date | None) -> Sequence[DailyUsage]:
         """Return how a skill was used, by day."""
-        query = select(SkillUsage).where(SkillUsage.skill_id == skill_id)
+        query = select(DailyUsage).where(DailyUsage.skill_id == skill_id)
         if since is not None:
-            query = query.where(SkillUsage.day >= since)
-        order = (SkillUsage.day, SkillUsage.type, SkillUsage.trigger)
+            query = query.where(DailyUsage.day >= since)
+        order = (DailyUsage.day, DailyUsage.type, DailyUsage.trigger)
         return (await self._session.scalars(query.order_by(*order))).all()
 
-    async def loads(self, skill_ids: Sequence[UUID], since: dt.date) -> Sequence[SkillUsage]:
+    async def loads(self, skill_ids: Sequence[UUID], since: dt.date) -> Sequence[DailyUsage]:
         """Return how often skills were loaded since a day, by day and trigger."""
-        chosen = one_of_ids(SkillUsage.skill_id, skill_ids, self._dialect)
-        query = select(SkillUsage).where(chosen, SkillUsage.day >= since, SkillUsage.type == LOADED)
+        chosen = one_of_ids(DailyUsage.skill_id, skill_ids, self._dialect)
+        query = select(DailyUsage).where(chosen, DailyUsage.day >= since, DailyUsage.type == LOADED)
         return (await self._session.scalars(query)).all()
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, column, func, literal, literal_column, select, table, union_all
 
-from deepskills._catalog.search import Document, SearchIndex, beginning_of, query_words, searchable_fields
+from deepskills._catalog.search import SearchDocument, SearchIndex, beginning_of, query_words, searchable_fields
 from deepskills._catalog.words import GRAMMAR_WORDS, STOP_WORDS, is_unspaced, split_words, stem
 from deepskills.store.db.models import FIELD_MARK, SEARCH_FIELDS, SEARCH_TABLE, Skill
 
@@ -53,7 +53,7 @@ WEIGHTS = {"beginning": 0.2, "headings": 0.4, "tags description": 0.9, "name": 1
 
 def index_words(name: str, description: str, tags: Sequence[str], content: str = "") -> str:
     """Return the stems of a skill's words, one line per field."""
-    document = Document(name, description, " ".join(tags), beginning_of(content))
+    document = SearchDocument(name, description, " ".join(tags), beginning_of(content))
     return FIELD_MARK.join(map(_stems, searchable_fields(document)))
 
 
@@ -163,7 +163,7 @@ def _has(query: str) -> ColumnElement[bool]:
 class Matches:
     """What the database found for a query."""
 
-    best: Sequence[tuple[UUID, Document]] = ()
+    best: Sequence[tuple[UUID, SearchDocument]] = ()
     """The first matches of all, to be ranked again; none if only later ones were asked for."""
 
     further: Sequence[UUID] = ()

@@ -20,7 +20,7 @@ from deepskills._types import SKILL_FILE
 from deepskills.store.db.models import Skill, SkillChange, SkillFile, document_of
 from deepskills.store.document import Document
 from deepskills.store.rules import Right, Viewer, owns
-from deepskills.store.service import SkillApproval, UsageCount
+from deepskills.store.service import ApprovalRecord, UsageCount
 
 USAGE_DAYS = 30
 """How many days of usage are shown."""
@@ -261,7 +261,7 @@ class ApprovalState:
     may_approve: bool
 
 
-def approval_state(skill: Skill, viewer: Viewer, known: SkillApproval | None) -> ApprovalState | None:
+def approval_state(skill: Skill, viewer: Viewer, known: ApprovalRecord | None) -> ApprovalState | None:
     """Return the state of a skill's approval; `None` if it needs none, or the viewer may not know."""
     if not viewer.needs_approval or known is None or not skill.is_public or skill.owner_id is None:
         return None

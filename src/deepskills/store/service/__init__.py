@@ -15,13 +15,13 @@ Operations stand in one class per subject; what they share is in `base.py`. Rule
 bookkeeping in `changes.py`, statements in `db/`.
 """
 
-from deepskills.store.service.base import SkillApproval, SkillFigures, SkillPage, UsageCount, exported
+from deepskills.store.service.base import ApprovalRecord, SkillFigures, SkillPage, UsageCount, exported
 from deepskills.store.service.governance import Governance
 from deepskills.store.service.history import History
 from deepskills.store.service.reading import Reading
 from deepskills.store.service.usage import Usage
 
-__all__ = ["SkillApproval", "SkillFigures", "SkillPage", "SkillService", "UsageCount", "exported"]
+__all__ = ["ApprovalRecord", "SkillFigures", "SkillPage", "SkillService", "UsageCount", "exported"]
 
 
 class SkillService(Reading, History, Governance, Usage):

@@ -55,7 +55,7 @@ class SkillPage(list[Skill]):
 
 
 @dataclass(frozen=True)
-class SkillApproval:
+class ApprovalRecord:
     """The state of a skill's approval."""
 
     last: SkillChange | None

@@ -21,7 +21,7 @@ from deepskills.store.rules import (
     owns,
     signed_in,
 )
-from deepskills.store.service.base import Operations, SkillApproval
+from deepskills.store.service.base import ApprovalRecord, Operations
 
 PURGE_BATCH = 20
 """How many skills, or former texts and files, one transaction of a purge removes: writers wait for all of them."""
@@ -132,7 +132,7 @@ class Governance(Operations):
             await self._changes.reveal(skill)
         return await self._fresh(skill)
 
-    async def approval_of(self, skill_id: UUID, user_id: UserId | None = None) -> SkillApproval:
+    async def approval_of(self, skill_id: UUID, user_id: UserId | None = None) -> ApprovalRecord:
         """Return when a skill was last approved, whether or not it changed since, and whether the user may approve it.
 
         Raises:
@@ -143,7 +143,7 @@ class Governance(Operations):
         async with self._transactions.snapshot():
             skill = await self._with_history(known_id(skill_id), viewer)
             may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
-            return SkillApproval(await self._history.last_approval(skill.id), may_approve)
+            return ApprovalRecord(await self._history.last_approval(skill.id), may_approve)
 
     async def restore_skill(
         self, skill_id: UUID, user_id: UserId | None, *, expected_revision: int | None = None, system: bool = False
