@@ -321,7 +321,7 @@ WELL_FORMED: dict[str, Any] = {
         "records": {"a": RECORD},
         "extension X": {"any": [{"thing": 1}]},
         "texts": {"m": {"skill": "a", "state": "lingering", "tokens": 3, "restored": True}},
-        "told": {"a": "d"},
+        "reported": {"a": "d"},
         "notes": {"m": {"before": ["x"], "end": ["y"]}},
         "loads": {"a": {"arguments": "", "trigger": "pin"}},
         "permits": {"a": {"arguments": "", "turn": "m"}},
