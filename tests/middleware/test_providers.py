@@ -267,16 +267,77 @@ def _endless(*_given: Any) -> Iterator[Any]:
         yield ProvidedFile("x.txt")
 
 
+async def _endless_later(*_given: Any) -> Any:
+    while True:
+        yield ProvidedFile("x.txt")
+
+
+def _break_off(*_given: Any) -> Iterator[Any]:
+    yield ProvidedFile("x.txt")
+    raise RuntimeError("out of order")
+
+
+class End(BaseException):
+    """What no `except Exception` catches."""
+
+
+class UnspeakableError(Exception):
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("out of order")
+
+
+class Text(str):
+    """A text that is more than that."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise RuntimeError("out of order")
+
+    def encode(self, *_given: Any) -> bytes:
+        raise RuntimeError("out of order")
+
+
+def _fail_by(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_given: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def _fail_later_by(error: type[BaseException]) -> Callable[..., Any]:
+    async def fail(*_given: Any) -> Any:
+        await asyncio.sleep(0)
+        raise error
+
+    return fail
+
+
 HOSTILE: dict[str, Callable[..., Any]] = {
     "raises": _raise,
     "raises later": _raise_later,
     "hangs": _hang,
     "hangs later": _hang_later,
     "exits": _exit,
+    "exits later": _fail_later_by(SystemExit),
+    "is interrupted": _fail_by(KeyboardInterrupt),
+    "cancels itself": _fail_by(asyncio.CancelledError),
+    "cancels itself later": _fail_later_by(asyncio.CancelledError),
+    "ends": _fail_by(End),
+    "ends later": _fail_later_by(End),
+    "closes": _fail_by(GeneratorExit),
+    "closes later": _fail_later_by(GeneratorExit),
+    "an error that cannot be shown": _fail_by(UnspeakableError),
     "none": lambda *_given: None,
     "number": lambda *_given: 5,
     "text": lambda *_given: "SKILL.md",
     "floods": _endless,
+    "floods later": _endless_later,
+    "breaks off": _break_off,
+    "more than text": lambda *_given: [ProvidedSkill(Text("a"), "a", "b"), ProvidedFile(Text("a"))],
+    "text of its own": lambda *_given: Text("place"),
     "other types": lambda *_given: [None, 1, "a", b"b", object(), {}],
     "other bytes": lambda *_given: b"---\nname: tea\ndescription: Another.\n---\n",
     "ten times too large": lambda *_given: b"x" * (101 * 1024 * 1024),

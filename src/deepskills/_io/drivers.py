@@ -598,22 +598,43 @@ def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function re
 
 
 def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that calls `exit`, as scripts do, has merely failed."""
+    """Return what a function returns; whatever else it raises than a usual exception has merely failed, too."""
     try:
         return call.function(*call.arguments, **call.options)
-    except SystemExit as error:
-        raise _wrap_exit(error) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        # Only the main thread is interrupted by its user; in any other it is the function that says so.
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        raise _wrap_end(error) from error
 
 
 async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    task = asyncio.current_task()
     try:
         return await value
-    except SystemExit as error:
-        raise _wrap_exit(error) from error
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        # The run may have been cancelled, or this coroutine closed; otherwise the function raised it by itself.
+        if not _is_at_work(task):
+            raise
+        raise _wrap_end(error) from error
 
 
-def _wrap_exit(error: SystemExit) -> RuntimeError:
-    return RuntimeError(f"it called exit({error.code!r})")
+def _is_at_work(task: "asyncio.Task[Any] | None") -> bool:
+    try:
+        return task is not None and asyncio.current_task() is task and not task.cancelling()
+    except RuntimeError:  # no loop runs: the coroutine is closed, not stepped
+        return False
+
+
+def _wrap_end(error: BaseException) -> RuntimeError:
+    """Return as a failure what would end more than the call: scripts call `exit`, and clients cancel themselves."""
+    return RuntimeError(
+        f"it called exit({error.code!r})" if isinstance(error, SystemExit) else f"it raised {describe(error)}"
+    )
 
 
 def _wait(call: WaitFor[Any], _backend: Backend) -> Reply:
