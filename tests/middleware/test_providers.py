@@ -26,6 +26,7 @@ from deepskills.extensions import SkillApproval, SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
 from support.providers import AsyncDictProvider, BrokenProvider, DictProvider, digest
+from support.waiting import HastyLoop
 
 SKILLS = {
     "teams/tea": {
@@ -258,6 +259,10 @@ async def _hang_later(*_given: Any) -> Any:
     await asyncio.sleep(60)
 
 
+async def _wait_forever(*_given: Any) -> Any:
+    await asyncio.Event().wait()
+
+
 def _exit(*_given: Any) -> Any:
     raise SystemExit(3)
 
@@ -379,6 +384,15 @@ def test_a_hostile_provider_costs_its_own_skills(mode: Mode, method: str, how: s
     elif how != "none":
         assert "tea" in state["skills_loaded"]
         assert "provided-location" in problems
+
+
+@pytest.mark.parametrize(("options", "seconds"), [({}, 30), ({"backend_timeout": 7}, 7)])
+def test_a_call_of_a_provider_has_a_time_limit(options: dict[str, Any], seconds: int) -> None:
+    """`backend_timeout`, else 30 seconds; measured on a clock that does not wait."""
+    manager = SkillsManager(sources=[BrokenProvider({}, "list_skills", _wait_forever)], **options)
+    with asyncio.Runner(loop_factory=HastyLoop) as runner:
+        [found] = runner.run(manager.alist_problems())
+    assert f"no answer within {seconds} seconds" in found["message"]
 
 
 @both_modes
