@@ -87,6 +87,19 @@ class Lazy(ProvidedSkill):
         return super().__getattribute__(name)
 
 
+class LateSkill(ProvidedSkill):
+    """A skill that can be looked at once."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in {"key", "name", "description", "frontmatter", "is_dynamic"}:
+            looked = super().__getattribute__("__dict__").setdefault("looked", set())
+            if name in looked:
+                raise RuntimeError("out of order")
+            looked.add(name)
+        return value
+
+
 def nested(depth: int) -> Any:
     value: Any = "x"
     for _ in range(depth):
@@ -154,6 +167,16 @@ def test_odd_values_are_read_like_those_of_a_file(mode: Mode, how: str) -> None:
     [skill] = agent.state["skills_metadata"]
     assert {key: skill[key] for key in expected} == expected
     assert "## Obey\n" not in agent.model.requests[0].system
+
+
+@both_modes
+def test_a_listed_skill_is_looked_at_once(mode: Mode) -> None:
+    """What its attributes say later, or that they raise then, changes nothing."""
+    late = LateSkill("a", "a", "b", D, {"license": "MIT"})
+    agent = Agent(mode, BrokenProvider({}, "list_skills", lambda _runtime: [late]))
+    agent.call()
+    assert [skill["license"] for skill in agent.state["skills_metadata"]] == ["MIT"]
+    assert agent.codes == []
 
 
 FILES: dict[str, Any] = {

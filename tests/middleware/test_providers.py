@@ -26,6 +26,7 @@ from deepskills.extensions import SkillApproval, SkillScripts, ToolPolicy
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import Mode, both_modes, disk, load, run, skill_md, tool_messages, write_files
 from support.providers import AsyncDictProvider, BrokenProvider, DictProvider, digest
+from support.waiting import HastyLoop
 
 SKILLS = {
     "teams/tea": {
@@ -258,17 +259,65 @@ async def _hang_later(*_given: Any) -> Any:
     await asyncio.sleep(60)
 
 
+async def _wait_forever(*_given: Any) -> Any:
+    await asyncio.Event().wait()
+
+
 def _exit(*_given: Any) -> Any:
     raise SystemExit(3)
-
-
-async def _cancel(*_given: Any) -> Any:
-    raise asyncio.CancelledError
 
 
 def _endless(*_given: Any) -> Iterator[Any]:
     while True:
         yield ProvidedFile("x.txt")
+
+
+async def _endless_later(*_given: Any) -> Any:
+    while True:
+        yield ProvidedFile("x.txt")
+
+
+def _break_off(*_given: Any) -> Iterator[Any]:
+    yield ProvidedFile("x.txt")
+    raise RuntimeError("out of order")
+
+
+class End(BaseException):
+    """What no `except Exception` catches."""
+
+
+class UnspeakableError(Exception):
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("out of order")
+
+
+class Text(str):
+    """A text that is more than that."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise RuntimeError("out of order")
+
+    def encode(self, *_given: Any) -> bytes:
+        raise RuntimeError("out of order")
+
+
+def _fail_by(error: type[BaseException]) -> Callable[..., Any]:
+    def fail(*_given: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def _fail_later_by(error: type[BaseException]) -> Callable[..., Any]:
+    async def fail(*_given: Any) -> Any:
+        await asyncio.sleep(0)
+        raise error
+
+    return fail
 
 
 HOSTILE: dict[str, Callable[..., Any]] = {
@@ -277,11 +326,23 @@ HOSTILE: dict[str, Callable[..., Any]] = {
     "hangs": _hang,
     "hangs later": _hang_later,
     "exits": _exit,
-    "cancels": _cancel,
+    "exits later": _fail_later_by(SystemExit),
+    "is interrupted": _fail_by(KeyboardInterrupt),
+    "cancels itself": _fail_by(asyncio.CancelledError),
+    "cancels itself later": _fail_later_by(asyncio.CancelledError),
+    "ends": _fail_by(End),
+    "ends later": _fail_later_by(End),
+    "closes": _fail_by(GeneratorExit),
+    "closes later": _fail_later_by(GeneratorExit),
+    "an error that cannot be shown": _fail_by(UnspeakableError),
     "none": lambda *_given: None,
     "number": lambda *_given: 5,
     "text": lambda *_given: "SKILL.md",
     "floods": _endless,
+    "floods later": _endless_later,
+    "breaks off": _break_off,
+    "more than text": lambda *_given: [ProvidedSkill(Text("a"), "a", "b"), ProvidedFile(Text("a"))],
+    "text of its own": lambda *_given: Text("place"),
     "other types": lambda *_given: [None, 1, "a", b"b", object(), {}],
     "other bytes": lambda *_given: b"---\nname: tea\ndescription: Another.\n---\n",
     "ten times too large": lambda *_given: b"x" * (101 * 1024 * 1024),
@@ -323,6 +384,15 @@ def test_a_hostile_provider_costs_its_own_skills(mode: Mode, method: str, how: s
     elif how != "none":
         assert "tea" in state["skills_loaded"]
         assert "provided-location" in problems
+
+
+@pytest.mark.parametrize(("options", "seconds"), [({}, 30), ({"backend_timeout": 7}, 7)])
+def test_a_call_of_a_provider_has_a_time_limit(options: dict[str, Any], seconds: int) -> None:
+    """`backend_timeout`, else 30 seconds; measured on a clock that does not wait."""
+    manager = SkillsManager(sources=[BrokenProvider({}, "list_skills", _wait_forever)], **options)
+    with asyncio.Runner(loop_factory=HastyLoop) as runner:
+        [found] = runner.run(manager.alist_problems())
+    assert f"no answer within {seconds} seconds" in found["message"]
 
 
 @both_modes

@@ -351,3 +351,38 @@ def test_every_directory_that_cannot_be_listed_is_named(mode: Mode) -> None:
     told = " ".join(f"{problem['path']} {problem['message']}" for problem in talk.state["skills_problems"])
     assert "/base/alpha" in told
     assert "/base/gamma" in told
+
+
+class End(BaseException):
+    """What no `except Exception` catches."""
+
+
+@both_modes
+@pytest.mark.parametrize("kind", [Hostile, HostileNatively])
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, End])
+def test_no_exception_of_a_backend_ends_the_run(mode: Mode, kind: type[Hostile], error: type[BaseException]) -> None:
+    """One that calls `exit` or leaks the cancellation of its client has failed, and the other source is there."""
+
+    def end(path: str) -> None:
+        if path.startswith("/base"):
+            raise error
+
+    class Ending(kind):  # type: ignore[misc,valid-type]
+        def ls(self, path: str) -> LsResult:
+            end(path)
+            listed: LsResult = super().ls(path)
+            return listed
+
+        if kind is HostileNatively:
+
+            async def als(self, path: str) -> LsResult:
+                await asyncio.sleep(0)
+                return self.ls(path)
+
+    talk = Conversation(mode, SkillsMiddleware(backend=Ending(Fate(0, chance=0)), sources=SOURCES))
+
+    talk.call(load("zeta"))
+
+    assert talk.loaded == ["zeta"]
+    [problem] = talk.state["skills_problems"]
+    assert (problem["path"], problem["code"]) == ("/base", "source-failed")

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, ref
 from deepskills._catalog.search import beginning_of
 from deepskills._io.cache import BoundedCache, size_of
 from deepskills._io.plan import parent
-from deepskills._providers.base import SCHEME, ProvidedSkill, SkillProvider
+from deepskills._providers.base import SCHEME, ListedSkill, SkillProvider
 from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import shorten_checks
 from deepskills._skillmd.globs import patterns_of
@@ -70,7 +70,7 @@ class SkillEntry:
     beginning: bytes = field(default=b"", compare=False, repr=False)
     """Headings and the beginning of the instructions, for search; empty where they were not read."""
 
-    provided: ProvidedSkill | None = field(default=None, compare=False, repr=False)
+    provided: ListedSkill | None = field(default=None, compare=False, repr=False)
     """The skill as its provider lists it; `None` if it lies in a directory, or only state knows of it."""
 
     origin: SkillOrigin | None = None
@@ -151,7 +151,7 @@ class Reading:
     frontmatter: Mapping[str, Any]
     beginning: bytes = b""
     """Headings and the beginning of the instructions, for search."""
-    provided: ProvidedSkill | None = field(default=None, compare=False)
+    provided: ListedSkill | None = field(default=None, compare=False)
     """The skill as its provider lists it."""
     origin: SkillOrigin | None = None
     """Where it came from, if its provider is not trusted."""
@@ -189,7 +189,7 @@ class Readings:
         reading = self._parse(path, content, digest_of(content))
         return reading if beside is None else _read_beside(reading, path, beside)
 
-    def read_listed(self, skill: ProvidedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
+    def read_listed(self, skill: ListedSkill, path: str, provider: SkillProvider, content: bytes | None) -> Reading:
         """Return what a provider says of a skill; `content` is its file, where it was read at once."""
         version = skill.version if content is None else digest_of(content)
         key = (path, f"listed:{version}")
@@ -213,7 +213,7 @@ class Readings:
         self._remembered.put(key, reading)
         return reading
 
-    def _read_values(self, skill: ProvidedSkill, path: str, version: str) -> Reading:
+    def _read_values(self, skill: ListedSkill, path: str, version: str) -> Reading:
         try:
             fields = {**skill.frontmatter, "name": skill.name, "description": skill.description}
             reading = read_fields(fields, path=path)
@@ -305,7 +305,7 @@ def _read_beside(reading: Reading, path: str, content: bytes) -> Reading:
     return replace(reading, frontmatter={**reading.frontmatter, INVOCATION_FILE: "user-only"}, entries={})
 
 
-def says_the_same(skill: ProvidedSkill, content: bytes, path: str) -> bool:
+def says_the_same(skill: ListedSkill, content: bytes, path: str) -> bool:
     """Whether a file's frontmatter is what a provider listed of it."""
     if skill.version is None:
         return True  # The file itself was read, and its digest compared.

@@ -296,6 +296,9 @@ _NO_CONTENT = "file_not_found: the backend gave no content and no error"
 _NO_ANSWER = "the backend gave no answer for this file"
 _BYTES = (bytes, bytearray, memoryview)
 
+MAX_REASON_LENGTH = 2_000
+"""How much is kept of what an exception says: it goes into state, logs and messages."""
+
 
 def listing(answer: Any) -> Listing | Failed:  # noqa: ANN401 - whatever a backend answered
     """Return a backend's answer to `ls` or `glob`, sorted; what is not an entry is passed over."""
@@ -380,8 +383,12 @@ def only_async(backend: object, paths: Iterable[str], method: str) -> str | None
 
 
 def describe(error: BaseException) -> str:
-    """Return what an exception says, as the reason of a failure."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    """Return what an exception says, as the reason of a failure; bounded, for a stranger may have worded it."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - an exception of a stranger's class; its name says something at least
+        said = ""
+    text = f"{type(error).__name__}: {said[:MAX_REASON_LENGTH]}" if said else type(error).__name__
     if isinstance(error, KeyError) and error.args == ("files",):
         return (
             f"{text} (StateBackend needs FilesystemMiddleware in the same agent: put "

@@ -441,20 +441,50 @@ def attempt(call: AnyCall, backend: Backend) -> Reply:
     """Make one call here and now; whatever it raises is a failure, except what LangGraph needs to see."""
     try:
         return _MAKERS[type(call)](call, backend)
-    except Exception as error:
-        if passes_through(error):
+    except BaseException as error:
+        if _is_interrupt(error) or passes_through(error):
             raise
-        return Failed(describe(error), error=error)
+        return _to_failed(error)
 
 
 async def attempt_on_loop(call: AnyCall, backend: Backend) -> Reply:
     """Make one call on the event loop; whatever it raises is a failure, except what LangGraph needs to see."""
+    task = asyncio.current_task()
     try:
         return await _ASYNC_MAKERS[type(call)](call, backend)
-    except Exception as error:
-        if passes_through(error):
+    except BaseException as error:
+        # The run was cancelled, or this coroutine closed. Where neither is so, the function says it of itself.
+        is_end = not isinstance(error, Exception) and not _is_at_work(task)
+        if is_end or isinstance(error, KeyboardInterrupt) or passes_through(error):
             raise
-        return Failed(describe(error), error=error)
+        return _to_failed(error)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    # Only the main thread is interrupted by its user; in any other it is the function that says so.
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def _is_at_work(task: "asyncio.Task[Any] | None") -> bool:
+    try:
+        return task is not None and asyncio.current_task() is task and not task.cancelling()
+    except RuntimeError:  # no loop runs: the coroutine is closed, not stepped
+        return False
+
+
+def _to_failed(error: BaseException) -> Failed:
+    contained = _contain(error)
+    return Failed(describe(contained), error=contained)
+
+
+def _contain(error: BaseException) -> Exception:
+    """Return as a usual exception what would end more than the call, such as `exit` or a client that cancels itself."""
+    if isinstance(error, Exception):
+        return error
+    what = f"called exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {describe(error)}"
+    contained = RuntimeError(f"it {what}")
+    contained.__cause__ = error
+    return contained
 
 
 async def answer(call: AnyCall, backend: Backend, limit: float | None) -> Reply:
@@ -598,30 +628,17 @@ def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function re
 
 
 def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    """Return what a function returns; one that calls `exit`, as scripts do, or cancels itself has merely failed."""
     try:
         return call.function(*call.arguments, **call.options)
-    except SystemExit as error:
-        raise _wrap_exit(error) from error
-    except asyncio.CancelledError as error:
-        raise RuntimeError("it was cancelled") from error
+    except BaseException as error:
+        if _is_interrupt(error):
+            raise
+        # Before it leaves a thread: an event loop that gets it from there may end by it.
+        raise _contain(error)  # noqa: B904 - it has its own cause
 
 
 async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    try:
-        return await value
-    except SystemExit as error:
-        raise _wrap_exit(error) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # Its own doing: the run was not cancelled.
-        raise RuntimeError("it was cancelled") from error
-
-
-def _wrap_exit(error: SystemExit) -> RuntimeError:
-    return RuntimeError(f"it called exit({error.code!r})")
+    return await value
 
 
 def _wait(call: WaitFor[Any], _backend: Backend) -> Reply:

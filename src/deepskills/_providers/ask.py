@@ -14,7 +14,14 @@ from typing import Any
 from urllib.parse import quote
 
 from deepskills._io.plan import Attempt, CallFunction, Failed, File, together, too_large
-from deepskills._providers.base import SCHEME, ListingProblems, ProvidedFile, ProvidedSkill, SkillProvider
+from deepskills._providers.base import (
+    SCHEME,
+    ListedSkill,
+    ListingProblems,
+    ProvidedFile,
+    ProvidedSkill,
+    SkillProvider,
+)
 from deepskills._providers.sources import MAX_NAMED, Listed, Source
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import is_text
@@ -50,25 +57,26 @@ class Asked:
         directory = location or f"{self.source}/{quote(key, safe='')}"
         return f"{directory.rstrip('/')}/{SKILL_FILE}"
 
-    def call(self, method: str, *given: object, at_most: int | None = None) -> CallFunction[Any]:
+    def call(self, method: str, *given: object, at_most: int | None = None) -> CallFunction[object]:
         """Return the call of one method; `at_most` bounds what it lists, and one more is taken to tell."""
 
-        def run() -> Any:  # noqa: ANN401 - whatever the method gives
-            # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
+        # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
+        def run() -> object:
             value = getattr(self.provider, method)(*given, self.runtime)
-            if isinstance(value, AsyncIterable) or inspect.isawaitable(value):
-                return _wait_for(value, at_most)
-            return _bound(value, at_most)
+            is_async = inspect.isawaitable(value) or (at_most is not None and isinstance(value, AsyncIterable))
+            return _wait_for(value, at_most) if is_async else _bound(value, at_most)
 
-        async def arun() -> Any:  # noqa: ANN401 - whatever the method gives
-            return await _wait_for(getattr(self.provider, method)(*given, self.runtime), at_most)
+        async def arun() -> object:
+            value = run()
+            return await value if inspect.isawaitable(value) else value
 
-        own = getattr(self.provider, method, None)
+        # By the class: an attribute of the instance may be a property that raises.
+        own = inspect.getattr_static(self.provider, method, None)
         is_async = inspect.iscoroutinefunction(own) or inspect.isasyncgenfunction(own)
         return CallFunction(arun if is_async else run, seconds=self.seconds)
 
 
-async def _wait_for(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
+async def _wait_for(value: Any, at_most: int | None) -> object:  # noqa: ANN401 - whatever a method gave
     if not isinstance(value, AsyncIterable):
         return _bound(await value, at_most)
     found = []
@@ -79,7 +87,7 @@ async def _wait_for(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - w
     return found
 
 
-def _bound(value: Any, at_most: int | None) -> Any:  # noqa: ANN401 - whatever a method gave
+def _bound(value: object, at_most: int | None) -> object:
     if at_most is None:
         return value
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
@@ -122,7 +130,7 @@ async def list_skills(sources: Sequence[tuple[Source, Asked]]) -> list[Listed]:
         for path, skill in listed.skills.items()
         if skill.version is None
     ]
-    files = await together(*(Attempt(each.call("read_skill", skill)) for each, _, skill, _ in unread))
+    files = await together(*(Attempt(each.call("read_skill", skill.given)) for each, _, skill, _ in unread))
     for (_, listed, _, path), reply in zip(unread, files, strict=True):
         listed.files[path] = check_file(path, reply, None)
     return found
@@ -138,41 +146,50 @@ def _check_listing(source: Source, asked: Asked, reply: Any) -> Listed:  # noqa:
     seen: set[str] = set()
     reasons: list[tuple[str, str]] = []
     for item in reply[:MAX_DIRECTORIES]:
-        key, reason = _judge(item, seen)
-        if reason is None:
-            seen.add(key)
-            listed.skills[asked.path_of(key, item.directory)] = item
+        key, skill = _check_skill(item, seen)
+        if isinstance(skill, str):
+            reasons.append((asked.path_of(key) if key else asked.source, skill))
         else:
-            reasons.append((asked.path_of(key) if key else asked.source, reason))
+            seen.add(key)
+            listed.skills[asked.path_of(key, skill.directory)] = skill
     if len(reasons) > MAX_NAMED:
         reasons[MAX_NAMED:] = [(asked.source, f"{len(reasons) - MAX_NAMED} more of its skills are invalid")]
     listed.problems += [problem(path, "provided-invalid", reason=reason) for path, reason in reasons]
     return listed
 
 
-def _judge(item: Any, seen: Container[str]) -> tuple[str, str | None]:  # noqa: ANN401 - whatever a provider listed
-    """Return a listed skill's key, empty if it has none, and what is wrong with the skill; `None` if nothing is."""
+def _check_skill(item: object, seen: Container[str]) -> tuple[str, ListedSkill | str]:
+    """Return the key of a listed skill, empty if it has none, and the skill or what is wrong with it."""
     if not isinstance(item, ProvidedSkill):
         return "", f"it lists {type(item).__name__}, not ProvidedSkill"
     try:
-        # As whatever the provider put there: the types are only what it should have.
-        values: tuple[Any, ...] = (item.key, item.name, item.description, item.digest)
-        further: tuple[Any, ...] = (item.version, item.directory)
+        texts = (item.key, item.name, item.description, item.digest, item.version, item.directory)
+        key, name, description, digest, version, directory = map(_plain, texts)
+        frontmatter, is_dynamic = item.frontmatter, bool(item.is_dynamic)
     except Exception as error:  # noqa: BLE001 - attributes may be properties of the provider's own
         return "", f"its attributes cannot be read: {type(error).__name__}"
-    key, name, description, digest = values
     if not _is_key(key):
         return "", f"its key must be a text of 1 to {MAX_KEY_LENGTH} characters without control characters"
-    reason: str | None = None
     if key in seen:
         reason = f"the key {quoted(key)} is listed twice"
     elif not isinstance(name, str) or not isinstance(description, str):
         reason = "its name and description must be text"
-    elif digest is not None and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+    elif not _is_digest(digest):
         reason = "its digest must be 'sha256:' and 64 hexadecimal digits, or None"
-    elif not all(isinstance(each, str | None) for each in further):
+    elif not all(isinstance(each, str | None) for each in (version, directory)):
         reason = "its version and directory must be text, or None"
+    else:
+        return key, ListedSkill(key, name, description, digest, version, directory, is_dynamic, frontmatter, given=item)
     return key, reason
+
+
+def _is_digest(value: object) -> bool:
+    return value is None or (isinstance(value, str) and _DIGEST.fullmatch(value) is not None)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a provider gave
+    """Return a text as one that is no more than text: of a subclass, methods may do anything."""
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def _is_key(key: object) -> bool:
@@ -186,12 +203,13 @@ async def _locate(asked: Asked, listed: Listed) -> None:
     asking = {path: skill for path, skill in listed.skills.items() if skill.directory is None}
     if type(provider).location is SkillProvider.location or not asking:
         return
-    calls = [Attempt(asked.call("location", skill)) for skill in asking.values()]
+    calls = [Attempt(asked.call("location", skill.given)) for skill in asking.values()]
     placed = {path: skill for path, skill in listed.skills.items() if path not in asking}
-    for (address, skill), location in zip(asking.items(), await together(*calls), strict=True):
+    for (address, skill), location in zip(asking.items(), map(_plain, await together(*calls)), strict=True):
         path = asked.path_of(skill.key, location) if isinstance(location, str) and _is_location(location) else address
         if path == address and location is not None:
-            reason = location.reason if isinstance(location, Failed) else f"{location!r} is no clean absolute path"
+            shown = quoted(location) if isinstance(location, str) else type(location).__name__
+            reason = location.reason if isinstance(location, Failed) else f"{shown} is no clean absolute path"
             listed.problems.append(problem(address, "provided-location", reason=reason))
         # Two skills cannot lie in one directory; the second keeps its address.
         placed[address if path in placed else path] = skill
@@ -207,12 +225,12 @@ def _is_location(path: str) -> bool:
 # One skill's text and files.
 
 
-async def read_skill(asked: Asked, skill: ProvidedSkill, path: str, digest: str | None) -> File:
+async def read_skill(asked: Asked, skill: ListedSkill, path: str, digest: str | None) -> File:
     """Return a skill's `SKILL.md`, if its bytes are those that were listed."""
-    return check_file(path, await Attempt(asked.call("read_skill", skill)), digest)
+    return check_file(path, await Attempt(asked.call("read_skill", skill.given)), digest)
 
 
-async def read_files(asked: Asked, skill: ProvidedSkill, wanted: Mapping[str, ProvidedFile]) -> dict[str, File]:
+async def read_files(asked: Asked, skill: ListedSkill, wanted: Mapping[str, ProvidedFile]) -> dict[str, File]:
     """Return files of a skill at the same time; by path as the caller names them."""
     # By the size that was listed: what is larger is not asked for.
     found = {
@@ -221,7 +239,7 @@ async def read_files(asked: Asked, skill: ProvidedSkill, wanted: Mapping[str, Pr
         if file.size is not None and file.size > MAX_SKILL_FILE_BYTES
     }
     asking = {path: file for path, file in wanted.items() if path not in found}
-    replies = await together(*(Attempt(asked.call("read_file", skill, file.path)) for file in asking.values()))
+    replies = await together(*(Attempt(asked.call("read_file", skill.given, file.path)) for file in asking.values()))
     for (path, file), reply in zip(asking.items(), replies, strict=True):
         found[path] = check_file(path, reply, file.digest, file.size)
     return found
@@ -235,15 +253,28 @@ def check_files(reply: Any) -> dict[str, ProvidedFile] | Failed:  # noqa: ANN401
         return Failed(f"the skill has more than {MAX_FILES:,} files")
     files: dict[str, ProvidedFile] = {}
     for item in reply:
-        if not isinstance(item, ProvidedFile) or not _is_key(item.path) or not _is_relative(item.path):
-            shown = item.path if isinstance(item, ProvidedFile) else type(item).__name__
-            return Failed(f"{shown!r} is not a file with a path relative to the skill")
-        if item.digest is not None and not (isinstance(item.digest, str) and _DIGEST.fullmatch(item.digest)):
-            return Failed(f"the digest of {item.path!r} is not 'sha256:' and 64 hexadecimal digits")
-        if item.size is not None and (not isinstance(item.size, int) or isinstance(item.size, bool) or item.size < 0):
-            return Failed(f"the size of {item.path!r} is not a number of bytes")
-        files[item.path] = item
+        file = _check_listed_file(item)
+        if isinstance(file, str):
+            return Failed(file)
+        files[file.path] = file
     return files
+
+
+def _check_listed_file(item: object) -> ProvidedFile | str:
+    """Return a listed file with plain values, or what is wrong with it."""
+    if not isinstance(item, ProvidedFile):
+        return f"it lists {type(item).__name__}, not ProvidedFile"
+    try:
+        path, size, digest = _plain(item.path), item.size, _plain(item.digest)
+    except Exception as error:  # noqa: BLE001 - attributes may be properties of the provider's own
+        return f"the attributes of a file cannot be read: {type(error).__name__}"
+    if not _is_key(path) or not _is_relative(path):
+        return f"{path!r} is not a file with a path relative to the skill"
+    if not _is_digest(digest):
+        return f"the digest of {path!r} is not 'sha256:' and 64 hexadecimal digits"
+    if size is not None and (type(size) is not int or size < 0):
+        return f"the size of {path!r} is not a number of bytes"
+    return ProvidedFile(path, size, digest)
 
 
 def _is_relative(path: str) -> bool:
@@ -256,7 +287,8 @@ def check_file(path: str, reply: Any, digest: str | None, size: int | None = Non
         return File(path, error=reply.reason)
     if not isinstance(reply, bytes | bytearray | memoryview):
         return File(path, error=f"the provider gave {type(reply).__name__}, not bytes")
-    content = bytes(reply)
+    # By its memory: methods of a subclass may do anything.
+    content = reply if type(reply) is bytes else bytes(memoryview(reply))
     if len(content) > MAX_SKILL_FILE_BYTES:
         return too_large(path, len(content), MAX_SKILL_FILE_BYTES)
     is_other = size is not None and len(content) != size

@@ -58,6 +58,22 @@ class ProvidedSkill:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ListedSkill:
+    """What a provider said of a skill when it listed it, looked at once: the provider's own object may change."""
+
+    key: str
+    name: str
+    description: str
+    digest: str | None
+    version: str | None
+    directory: str | None
+    is_dynamic: bool
+    frontmatter: Mapping[str, Any]
+    given: ProvidedSkill = field(compare=False, repr=False)
+    """The provider's own object, which its methods get back."""
+
+
 @dataclass(frozen=True)
 class ProvidedFile:
     """A further file of a skill."""

@@ -28,7 +28,7 @@ from deepskills._io.plan import (
     together,
 )
 from deepskills._providers.ask import MAX_FILES, Asked, check_file, check_files, read_files, read_skill
-from deepskills._providers.base import ProvidedFile, ProvidedSkill
+from deepskills._providers.base import ListedSkill, ProvidedFile
 from deepskills._types import SKILL_FILE
 
 _NOT_FOUND = "file_not_found"
@@ -37,7 +37,7 @@ _NOT_FOUND = "file_not_found"
 class ProvidedFiles:
     """Performs plans on one skill of a provider; the files are listed once, when they are first needed."""
 
-    def __init__(self, asked: Asked, skill: ProvidedSkill, path: str, digest: str | None) -> None:
+    def __init__(self, asked: Asked, skill: ListedSkill, path: str, digest: str | None) -> None:
         self._asked = asked
         self._skill = skill
         self._digest = digest
@@ -66,7 +66,7 @@ class ProvidedFiles:
 
     @property
     def _listing_call(self) -> Call[Any]:
-        return Attempt(self._asked.call("list_files", self._skill, at_most=MAX_FILES))
+        return Attempt(self._asked.call("list_files", self._skill.given, at_most=MAX_FILES))
 
     async def digests(self, limit: int) -> dict[str, tuple[str, int]]:
         """Return SHA-256 and size of every file; those that were listed without either are read for it.
@@ -101,7 +101,7 @@ class ProvidedFiles:
         lists = self._files is None and (bool(others) or any(isinstance(call, ListDirectory) for call in calls))
         reads = self._path in paths
         # In the same round: the text, and the list that both listings and reads of other files go by.
-        asked = [Attempt(self._asked.call("read_skill", self._skill))] if reads else []
+        asked = [Attempt(self._asked.call("read_skill", self._skill.given))] if reads else []
         replies = await together(*asked, *([self._listing_call] if lists else []))
         if lists:
             self._take(replies[-1])

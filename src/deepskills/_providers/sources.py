@@ -11,7 +11,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any, TypeAlias
 
 from deepskills._io.plan import File, tidy
-from deepskills._providers.base import SCHEME, ProvidedSkill, ServesSkills, SkillProvider, check_label
+from deepskills._providers.base import SCHEME, ListedSkill, ServesSkills, SkillProvider, check_label
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import as_readable
 from deepskills._types import NamespacedSource, OptionalSource, PluginSource, SkillProblem
@@ -63,7 +63,7 @@ class Listed:
     files: dict[str, File] = field(default_factory=dict)
     """The files that were read, or why one could not be."""
 
-    skills: dict[str, ProvidedSkill] = field(default_factory=dict)
+    skills: dict[str, ListedSkill] = field(default_factory=dict)
     """What a provider says of its skills; with a digest that is all, and their files are not read yet."""
 
     beside: dict[str, bytes] = field(default_factory=dict)
