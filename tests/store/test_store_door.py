@@ -53,6 +53,7 @@ async def test_the_user_header(empty_url: str, monkeypatch: pytest.MonkeyPatch) 
             [("X-User", b"al\x07ice")],
             [("X-User", b"\xff\xfe")],
             [("X-User", "al\x85ice".encode())],
+            [("X-User", "\u200balice".encode())],
         ]
         for headers in given:
             assert (await http.post("/api/v1/skills", json=skill, headers=headers)).status_code == 400, headers
