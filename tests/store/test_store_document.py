@@ -198,7 +198,7 @@ async def test_an_update_of_values_changes_their_lines_alone(sessions: Sessions)
         ("on: true\n# why\nv: 1.0", {"description": "N: #1"}, 'description: "N: #1"\non: true\n# why\nv: 1.0'),
         ("on: true", {"tags": ["a", "b"]}, "description: old\non: true\nmetadata:\n  tags: a, b"),
         ("tags:\n- a\n- b\non: yes", {"tags": ["c d"]}, "description: old\ntags:\n  - c d\non: yes"),
-        ("tags: [a]\non: yes", {"tags": ["c, d", "e"]}, 'description: old\ntags: ["c, d", e]\non: yes'),
+        ("tags: [a]\non: yes", {"tags": ["c, d", "e"]}, "description: old\ntags:\n  - c, d\n  - e\non: yes"),
         ("metadata:\n    n: 3\n    tags: a", {"tags": []}, "description: old\nmetadata:\n    n: 3"),
         ("metadata:\n  tags:\n    - a\n\non: 1", {"tags": []}, "description: old\n\non: 1"),
         ("metadata:\n  n: 0x1F", {"tags": ["a"]}, "description: old\nmetadata:\n  n: 0x1F\n  tags: a"),

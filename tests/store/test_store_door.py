@@ -53,6 +53,7 @@ async def test_the_user_header(empty_url: str, monkeypatch: pytest.MonkeyPatch) 
             [("X-User", b"al\x07ice")],
             [("X-User", b"\xff\xfe")],
             [("X-User", "al\x85ice".encode())],
+            [("X-User", "\u200balice".encode())],
         ]
         for headers in given:
             assert (await http.post("/api/v1/skills", json=skill, headers=headers)).status_code == 400, headers
@@ -69,9 +70,7 @@ async def test_what_the_process_says_of_itself(
     async with app.router.lifespan_context(app), client_of(app) as http:
         for path in ("/health", "/ready"):
             assert [(await http.request(method, path)).status_code for method in ("GET", "HEAD")] == [200, 200]
-        documented = await http.get("/docs")
-        assert "<script" not in documented.text
-        assert "/api/v1/skills" in documented.text
+        assert [(await http.get(path)).status_code for path in ("/docs", "/redoc", "/openapi.json")] == [404, 404, 200]
         elsewhere = await http.get("/api/v1/skills/", headers={"host": "evil.example"})
         assert "evil.example" not in elsewhere.headers.get("location", "")
 

@@ -83,14 +83,8 @@ class Values:
     """What the log calls the change."""
 
     text: Text | None = None
-    files: Sequence[FileContent] | None = None
-    """All its files, which replace the ones it has."""
-
-    put: FileContent | None = None
-    """One file to add, or to replace the one at its path."""
-
-    drop: str | None = None
-    """The path of one file to remove."""
+    files: Sequence[FileContent | SkillFile] | None = None
+    """All its files, which replace the ones it has; those among them that it has already stay."""
 
     is_public: bool | None = None
     shared_with: dict[str, Right] | None = None
@@ -122,7 +116,8 @@ class Changes:
         skill.created_at = skill.updated_at
         # The row number of SQLite's full-text table; revisions are unique, so they serve.
         skill.number = skill.text_since = revision
-        skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in files]
+        new = (file for file in files if isinstance(file, FileContent))
+        skill.files = [SkillFile(id=uuid4(), **vars(file), since=revision) for file in new]
         self._date_name(skill, again=True)
         await self._skills.add(skill)
         await self._skills.index(skill)
@@ -306,16 +301,14 @@ class Changes:
 
 def _differences(kept: Mapping[str, SkillFile], values: Values) -> tuple[list[SkillFile], list[FileContent]]:
     """Return which of the kept files are removed or replaced, and which are written."""
-    if values.files is not None:
-        given = {file.path: file for file in values.files}
-        stale = [file for path, file in kept.items() if not _is_same(file, given.get(path))]
-    else:
-        given = {} if values.put is None else {values.put.path: values.put}
-        touched = [path for path in (*given, values.drop or "") if path in kept]
-        stale = [kept[path] for path in touched if not _is_same(kept[path], given.get(path))]
-    return stale, [file for path, file in given.items() if not _is_same(kept.get(path), file)]
+    if values.files is None:
+        return [], []
+    given = {file.path: file for file in values.files}
+    stale = [file for path, file in kept.items() if not _is_same(file, given.get(path))]
+    new = (file for file in values.files if isinstance(file, FileContent))
+    return stale, [file for file in new if not _is_same(kept.get(file.path), file)]
 
 
-def _is_same(file: SkillFile | None, other: FileContent | None) -> bool:
+def _is_same(file: SkillFile | None, other: FileContent | SkillFile | None) -> bool:
     """Whether two files hold the same bytes."""
     return file is not None and other is not None and (file.size, file.digest) == (other.size, other.digest)

@@ -16,7 +16,7 @@ from deepskills._errors import SkillNotFoundError, SkillPathError, SkillsError
 from deepskills._files.paths import malformed
 from deepskills._skillmd.names import stored_key
 from deepskills._types import SKILL_FILE
-from deepskills.store.packages import PASSED_OVER, files_below, read_directory
+from deepskills.store.packages import PASSED_OVER, list_files, read_directory
 from deepskills.store.rules import StoreLimits, UserId, check_name
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.service import SkillService
@@ -127,7 +127,7 @@ def _write(directory: Path, files: Mapping[str, bytes]) -> ImportOutcome:
     # Other files in it would be removed as stale, so it must be a skill's directory.
     if not is_new and any(directory.iterdir()) and not (directory / SKILL_FILE).is_file():
         raise SkillsError(f"{directory} holds something that is not a skill; remove it, or export to another place")
-    present = {} if is_new else {file.relative_to(directory).as_posix(): file for file in files_below(directory)}
+    present = {} if is_new else {node.path: directory / node.path for node in list_files(directory)}
     is_changed = False
     for path in present.keys() - files.keys():
         present[path].unlink()

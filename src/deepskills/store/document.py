@@ -6,7 +6,6 @@ no others; if nothing changes, the bytes stay as they came in.
 """
 
 import codecs
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -133,7 +132,7 @@ class Document:
         """Return the document with its name, description and tags in the frontmatter, where `before` has others.
 
         Only the lines of those keys are written again: comments, order, quotes and `true` without quotes belong to the
-        author. Where lines cannot be told in_worker, as in a mapping in braces, all of the frontmatter is written.
+        author. Where lines cannot be told apart, as in a mapping in braces, all of the frontmatter is written.
 
         Raises:
             SkillFormatError: If a key cannot be written again.
@@ -231,9 +230,7 @@ def _put_tags(yaml: list[str], tree: Mapping[str, Tree], tags: Sequence[str], li
     is_list = isinstance(holder.get("tags"), list) or must_be_list
     value = (list(tags) if is_list else _tags_as_text(tags)) if tags else None
     if tree.get("tags") or (must_be_list and not holder.get("tags")):
-        block = _block(yaml, "tags")
-        is_flow = block is not None and "[" in yaml[block.start]
-        _put(yaml, block, _flow("", tags) if is_flow and tags else key_lines("tags", value), line_end)
+        _put(yaml, _block(yaml, "tags"), key_lines("tags", value), line_end)
         return
     whole = _block(yaml, "metadata")
     if whole is None:
@@ -246,17 +243,7 @@ def _put_tags(yaml: list[str], tree: Mapping[str, Tree], tags: Sequence[str], li
         # A mapping that nothing is left in goes as a whole.
         _put(yaml, whole, [], line_end)
         return
-    is_flow = own is not None and "[" in yaml[own.start]
-    new = _flow(indent, tags) if is_flow and tags else key_lines("tags", value, indent)
-    _put(yaml, own or slice(whole.stop, whole.stop), new, line_end)
-
-
-def _flow(indent: str, tags: Sequence[str]) -> list[str]:
-    """Return a list of tags on one line."""
-    # The part of a list's item behind its dash is how the writer quotes a text.
-    items = [line.strip().removeprefix("- ") for line in key_lines("tags", list(tags))[1:]]
-    shown = [json.dumps(tag) if "," in tag else item for tag, item in zip(tags, items, strict=True)]
-    return [f"{indent}tags: [{', '.join(shown)}]"]
+    _put(yaml, own or slice(whole.stop, whole.stop), key_lines("tags", value, indent), line_end)
 
 
 def _block(yaml: Sequence[str], key: str) -> slice | None:

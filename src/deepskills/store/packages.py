@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deepskills._errors import SkillFormatError, SkillPathError, SkillsError
+from deepskills._install.trees import Node, open_directory, read_regular
 from deepskills._skillmd.problems import quoted
 from deepskills._types import MAX_SKILL_FILE_BYTES, SKILL_FILE
 from deepskills.store.errors import SkillTooLargeError
@@ -132,35 +133,28 @@ def read_directory(path: str | os.PathLike[str], limits: StoreLimits | None = No
     """
     bounds = limits or StoreLimits()
     root = Path(path)
-    files: dict[str, bytes] = {}
-    total = 0
-    for file in files_below(root):
-        relative = file.relative_to(root).as_posix()
-        # The link itself, not its target; sizes are added up before anything is read.
-        status = file.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise SkillPathError(f"{file} is a link or another special file. Put a plain file in its place.")
-        total += status.st_size
-        largest = max(bounds.file_bytes, MAX_SKILL_FILE_BYTES)
-        if status.st_size > largest or total > bounds.skill_bytes + MAX_SKILL_FILE_BYTES:
-            raise SkillTooLargeError(f"{file} is too large, or makes the skill too large. Remove or shrink it.")
-        files[relative] = file.read_bytes()
-        if len(files) > bounds.files + 1:
-            raise SkillTooLargeError(f"{root} has more than {bounds.files} files. Remove some.")
-    if SKILL_FILE not in files:
+    nodes = list_files(root)
+    if SKILL_FILE not in {node.path for node in nodes}:
         raise SkillFormatError(f"{root} has no {SKILL_FILE}. Add it, or give the directory of a skill.")
+    if len(nodes) > bounds.files + 1:
+        raise SkillTooLargeError(f"{root} has more than {bounds.files} files. Remove some.")
+    largest = max(bounds.file_bytes, MAX_SKILL_FILE_BYTES)
+    total = 0
+    for node in nodes:
+        if node.kind != "file":
+            raise SkillPathError(
+                f"{root / node.path} is a link or another special file. Put a plain file in its place."
+            )
+        total += node.size
+        if node.size > largest or total > bounds.skill_bytes + MAX_SKILL_FILE_BYTES:
+            raise SkillTooLargeError(
+                f"{root / node.path} is too large, or makes the skill too large. Remove or shrink it."
+            )
+    files = {node.path: read_regular(root / node.path, node.path, node.size) for node in nodes}
     return files.pop(SKILL_FILE), files
 
 
-def files_below(root: Path) -> Iterator[Path]:
-    """Yield the files of a directory, in order.
-
-    Raises:
-        SkillPathError: If a directory is a link.
-    """
-    for parent, directories, names in os.walk(root):
-        directories[:] = sorted(name for name in directories if name not in PASSED_OVER)
-        for name in directories:
-            if Path(parent, name).is_symlink():
-                raise SkillPathError(f"{Path(parent, name)} is a link to a directory. Put the directory in its place.")
-        yield from (Path(parent, name) for name in sorted(names) if name not in PASSED_OVER)
+def list_files(root: Path) -> list[Node]:
+    """Return the files of a directory by path, links among them, in order."""
+    nodes = open_directory(root, PASSED_OVER).nodes
+    return [nodes[path] for path in sorted(nodes) if path.rpartition("/")[2] not in PASSED_OVER]

@@ -95,10 +95,6 @@ class SkillDirectory:
         """Whether a marker is the loader's, and was made for this directory."""
         return mark is not None and mark.startswith(self._beginning)
 
-    def is_half_written(self, mark: bytes | None) -> bool:
-        """Whether a loader may have stopped while it wrote a marker."""
-        return mark is not None and self._beginning.startswith(mark)
-
     async def read_mark(self) -> bytes | None:
         """Return the marker; `None` without one, and nothing of what an agent put in its place.
 
@@ -518,7 +514,7 @@ class SkillSandboxLoader:
         is_marked = mark is not None and mark.partition(b'"writer"')[0] == new.partition(b'"writer"')[0]
         if is_marked and not changed and not stale:
             return True
-        await self._check_own(directory, mark, user_id, has_files=bool(there or stale), differs=bool(changed or stale))
+        await self._check_own(directory, mark, user_id, is_altered=bool(there or stale) and bool(changed or stale))
         files: dict[str, bytes] = {}
         if any(path != SKILL_FILE for path in changed):
             full = await self._service.get_skill(skill.id, user_id)
@@ -537,11 +533,9 @@ class SkillSandboxLoader:
         return False
 
     async def _check_own(
-        self, directory: SkillDirectory, mark: bytes | None, user_id: UserId | None, *, has_files: bool, differs: bool
+        self, directory: SkillDirectory, mark: bytes | None, user_id: UserId | None, *, is_altered: bool
     ) -> None:
-        if directory.is_own(mark) or (mark is None and not (has_files and differs)):
-            return
-        if directory.is_half_written(mark) and not has_files:
+        if directory.is_own(mark) or (mark is None and not is_altered):
             return
         known = (await self._service.deliveries([directory.path], user_id)).get(directory.path)
         if await directory.is_made_by_loader(mark, known):

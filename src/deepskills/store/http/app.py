@@ -10,14 +10,12 @@ nothing. Groups, operators, approval and limits come from the environment or a f
 
 import logging
 import os
-import unicodedata
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from html import escape
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.routing import Match, Mount
 from starlette.types import Scope
@@ -84,7 +82,7 @@ def create_store_app(
         finally:
             await engine.dispose()
 
-    # FastAPI's own documentation loads scripts from elsewhere, and its redirects go where `Host` says.
+    # FastAPI's own pages about the operations load scripts from elsewhere, and its redirects go where `Host` says.
     app = FastAPI(title="Skills", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(create_skills_router(sessions, user, **policy), prefix=PREFIX)
     rules = Policy.of(policy.get("policy"), {name: policy[name] for name in policy if name not in _OF_ROUTER})
@@ -98,7 +96,7 @@ def create_store_app(
 
 
 def _add_status(app: FastAPI, sessions: async_sessionmaker[AsyncSession]) -> None:
-    """Add what tells how the server is, and the documentation."""
+    """Add what tells how the server is."""
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, str]:
@@ -115,25 +113,6 @@ def _add_status(app: FastAPI, sessions: async_sessionmaker[AsyncSession]) -> Non
             logger.error("The store is not ready: %s", unavailable(error) or type(error).__name__)  # noqa: TRY400 - one line
             return JSONResponse({"status": "unavailable"}, 503, {"Retry-After": "5", "Cache-Control": "no-store"})
         return JSONResponse({"status": "ok"})
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        """List the operations, without any script."""
-        return HTMLResponse(_documentation(app.openapi()), headers={"Content-Security-Policy": "default-src 'none'"})
-
-
-def _documentation(schema: Mapping[str, Any]) -> str:
-    rows = [
-        f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
-        f"<td>{escape(operation.get('description', operation.get('summary', '')))}</td></tr>"
-        for path, operations in schema["paths"].items()
-        for method, operation in operations.items()
-    ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Skills: operations</title></head><body>'
-        '<h1>Operations</h1><p>In full: <a href="openapi.json">openapi.json</a></p><table><thead><tr><th>Method</th>'
-        f"<th>Address</th><th>What it does</th></tr></thead><tbody>{''.join(rows)}</tbody></table></body></html>"
-    )
 
 
 def _mount_page(
@@ -169,8 +148,9 @@ def _user_of_header(name: str) -> CurrentUser:
             user = given[0].encode("latin-1").decode() if given else None
         except UnicodeError:
             raise HTTPException(400, "The header with the user is not UTF-8.") from None
-        if user is not None and any(unicodedata.category(sign) == "Cc" for sign in user):
-            raise HTTPException(400, "The header with the user holds control characters.")
+        # Two ids that look the same on the page must not be two users.
+        if user is not None and not user.isprintable():
+            raise HTTPException(400, "The header with the user holds characters that cannot be seen.")
         return user
 
     return current_user

@@ -591,12 +591,11 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
     async def export(
         service: service_type,
         user: user_type,
-        include_public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+        include_public: bool = True,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         """Get all skills that the user may see as a `.zip`, each in a directory with its name.
 
-        If several skills have the same name, the first is included, as in a listing. Other users' public skills are
-        included only with `include_public`.
+        If several skills have the same name, the first is included, as in a listing.
         """
         first = await service.list_skills(user, include_public, limit=MAX_PAGE)
 

@@ -339,14 +339,14 @@ class Writing(Operations):
         (file,) = await run_in_thread(len(data.content), lambda: file_contents([data]))
 
         def prepare(skill: Skill) -> Values:
-            sizes = {row.path: row.size for row in skill.files}
-            is_known = sizes.pop(file.path, None) is not None
+            others = [row for row in skill.files if row.path != file.path]
+            is_known = len(others) < len(skill.files)
             if is_known and not replaces:
                 raise SkillConflictError(
                     f"The skill has a file {quoted(file.path)} already. Save it instead, or use another path."
                 )
-            self._policy.limits.check_files({file.path: file.size}, sizes)
-            return Values("file-saved" if is_known else "file-added", put=file)
+            self._policy.limits.check_files({file.path: file.size}, {row.path: row.size for row in others})
+            return Values("file-saved" if is_known else "file-added", files=[*others, file])
 
         changed = await self._rewrite(known_id(skill_id), writer, prepare, expected_revision, size=0)
         saved = next(row for row in changed.files if row.path == file.path)
@@ -375,7 +375,8 @@ class Writing(Operations):
             raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
         skill_id, path = found
         skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
-        await self._changes.apply(skill, writer, Values("file-deleted", drop=path))
+        others = [row for row in skill.files if row.path != path]
+        await self._changes.apply(skill, writer, Values("file-deleted", files=others))
 
 
 def _given(data: SkillCreate | SkillUpdate | Document, field: str) -> Any:  # noqa: ANN401 - as the field
