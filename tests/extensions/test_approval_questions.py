@@ -46,7 +46,7 @@ class Process:
         store = options.pop("store", None)
         if isinstance(source, Path):
             options |= {"backend": disk(source), "sources": ["/skills"]}
-        else:
+        elif source is not None:
             options["sources"] = [source]
         self.skills = SkillsMiddleware(extensions=extensions, **options)
         self.agent: Any = create_agent(self.model, middleware=[self.skills], checkpointer=self.saver, store=store)
@@ -149,6 +149,35 @@ def test_a_namespace_may_be_the_users_own(tmp_path: Path, mode: Mode) -> None:
         codes = {found["code"] for found in broken.agent.get_state(broken.config).values["skills_problems"]}
         assert "approval-store-failed" in codes
     assert len(list(store.search(()))) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rejection_stands_where_the_name_means_another_skill_by_then(tmp_path: Path, mode: Mode) -> None:
+    """Another user resumes, whose own skill of that name was approved long ago: no is no, and yes is a new question."""
+    for user in ("ann", "bob"):
+        write_files(tmp_path / user, {"good/SKILL.md": skill_md("good", body=f"Skill of {user}.\n")})
+    own: dict[str, Any] = {
+        "sources": lambda runtime: [f"/{runtime.config['configurable']['user']}"],
+        "backend": disk(tmp_path),
+    }
+    store = InMemoryStore()
+
+    def start(user: str, thread: str, saver: Any = None) -> Process:
+        return Process(mode, None, SkillApproval(), store=store, user=user, thread=thread, saver=saver, **own)
+
+    bob = start("bob", "1")
+    bob.call(load("good"))
+    assert bob.answer(APPROVE) == []
+    for answer in (REJECT, APPROVE, {"type": "yes"}):
+        thread = f"thread {answer}"
+        ann = start("ann", thread)
+        [question] = ann.call(load("good"))
+        assert question["path"] == "/ann/good/SKILL.md"
+        resumed = start("bob", thread, ann.saver)
+        assert resumed.answer(answer) == []
+        # Approved, it is the skill that bob approved before; nobody approved ann's.
+        assert resumed.loaded == (["good"] if answer == APPROVE else [])
+        assert "Skill of ann." not in resumed.seen
 
 
 class Watcher(SkillExtension):

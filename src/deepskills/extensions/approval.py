@@ -179,13 +179,16 @@ class SkillApproval(FileGuard):
             return None
         place = _Place.current()
         history = await self._history(place, run)
+        refused = self._take_answer_to_another(entry, place, history, run)
+        if refused is not None:
+            return refused
         is_waiting = any(path == entry.path for path, _ in history)
         try:
             manifest = await run.manifest(entry)
         except SkillsError as error:
             if is_waiting and place is not None:
                 # The answers of others must stay at their positions.
-                self._repeat(entry, place, history, run)
+                self._repeat(entry.path, place, history, run)
             return Refuse(str(error))
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes. But who was asked
         # and has not answered yet decides.
@@ -233,12 +236,32 @@ class SkillApproval(FileGuard):
         """Return what this execution asked before it was interrupted, with gaps for answers to others."""
         return [] if place is None else (await place.history(run)) or self._asked.get(place.task) or []
 
-    def _repeat(self, entry: SkillEntry, place: "_Place", history: list[list[str]], run: SkillRun) -> None:
+    def _take_answer_to_another(
+        self, entry: SkillEntry, place: "_Place | None", history: list[list[str]], run: SkillRun
+    ) -> Refuse | None:
+        """Return the rejection of a load whose name stood for another skill when a human was asked.
+
+        A user who resumes may have other sources than the one who was asked: the name means their own skill by now,
+        and they may have approved it long ago. But the human said no to this very call.
+        """
+        # Only a call of a tool is one load. Pins ask about several skills, so there the answer is to another load.
+        if place is None or getattr(run.runtime, "tool_call_id", None) is None:
+            return None
+        position = _position(run.memory, place.task)
+        if position >= len(history) or history[position] == _GAP or history[position][0] == entry.path:
+            return None
+        decision = _decide(self._repeat(history[position][0], place, history, run), self._grants)
+        return decision if isinstance(decision, Refuse) else None
+
+    def _repeat(self, path: str, place: "_Place", history: list[list[str]], run: SkillRun) -> object:
         """Take the answer to a question that cannot be asked as it was."""
         position = _position(run.memory, place.task)
-        if position < len(history) and history[position][0] == entry.path:
-            interrupt({"type": INTERRUPT_TYPE, "name": entry.name, "path": entry.path, "history": history[:position]})
-            run.remember("asked", {"task": place.task, "count": position + 1})
+        if position >= len(history) or history[position][0] != path:
+            return None
+        # If it has no answer yet, the human sees the very same question.
+        answer = interrupt(place.question or {"type": INTERRUPT_TYPE, "path": path, "history": history[:position]})
+        run.remember("asked", {"task": place.task, "count": position + 1})
+        return answer
 
     def _ask(
         self,
@@ -458,6 +481,8 @@ class _Place:
 
     def __init__(self, saver: Any, config: Mapping[str, Any], task: str) -> None:  # noqa: ANN401 - a checkpointer
         self.task = task
+        self.question: Mapping[str, Any] | None = None
+        """What waits for an answer, as it was asked, once `history` was read."""
         self._saver = saver
         self._config = config
 
@@ -493,18 +518,23 @@ class _Place:
     def _asked(self, found: Any) -> list[list[str]]:  # noqa: ANN401 - a checkpoint with its pending writes
         for task, channel, value in (found.pending_writes or ()) if found is not None else ():
             if task == self.task and channel == "__interrupt__":
-                return _history(value)
+                self.question = _question_in(value)
+                return _history(self.question)
         return []
 
 
-def _history(value: object) -> list[list[str]]:
-    """Return what an interrupt that waits in a checkpoint asked, with what was asked before it."""
-    for item in value if isinstance(value, list | tuple) else (value,):
-        asked = getattr(item, "value", None)
-        if isinstance(asked, Mapping) and asked.get("type") == INTERRUPT_TYPE:
-            before = [list(map(str, pair)) for pair in asked.get("history", ())]
-            return [*before, [str(asked.get("path")), str(asked.get("digest"))]]
-    return []
+def _question_in(value: object) -> Mapping[str, Any] | None:
+    """Return our question among the interrupts that wait in a checkpoint."""
+    asked = (getattr(item, "value", None) for item in (value if isinstance(value, list | tuple) else (value,)))
+    return next((one for one in asked if isinstance(one, Mapping) and one.get("type") == INTERRUPT_TYPE), None)
+
+
+def _history(asked: Mapping[str, Any] | None) -> list[list[str]]:
+    """Return what was asked, this question last."""
+    if asked is None:
+        return []
+    before = [list(map(str, pair)) for pair in asked.get("history", ())]
+    return [*before, [str(asked.get("path")), str(asked.get("digest"))]]
 
 
 class _Remembered:
