@@ -46,7 +46,7 @@ class Process:
         store = options.pop("store", None)
         if isinstance(source, Path):
             options |= {"backend": disk(source), "sources": ["/skills"]}
-        else:
+        elif source is not None:
             options["sources"] = [source]
         self.skills = SkillsMiddleware(extensions=extensions, **options)
         self.agent: Any = create_agent(self.model, middleware=[self.skills], checkpointer=self.saver, store=store)
@@ -125,6 +125,39 @@ def test_an_answer_to_another_extension_is_no_approval(tmp_path: Path, mode: Mod
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_an_answer_counts_for_its_question_whoever_else_asks_by_then(tmp_path: Path, mode: Mode) -> None:
+    """Another extension asks in some executions of the call and not in others, before ours or after it."""
+    library(tmp_path)
+    for number, (is_first, curious) in enumerate(
+        # For each execution, whether the other extension asks.
+        [(True, "yyn"), (True, "yny"), (True, "nyn"), (False, "yyn"), (False, "yny")]
+    ):
+        for answer in (REJECT, APPROVE):
+            asker, saver, answers, is_answered = Asker(), None, 0, False
+            store = None
+            for execution in range(6):
+                # Each in another process: only the checkpoint knows what was asked.
+                asker = Asker(is_curious=curious[min(execution, 2)] == "y")
+                extensions = [asker, SkillApproval()] if is_first else [SkillApproval(), asker]
+                process = Process(mode, tmp_path, *extensions, saver=saver, store=store, thread=f"{number} {answer}")
+                saver = process.saver
+                waiting = process.agent.get_state(process.config).interrupts
+                if execution and not waiting:
+                    break
+                is_ours = bool(waiting) and waiting[0].value["type"] == "skill_approval"
+                is_answered = is_answered or is_ours
+                if not execution:
+                    process.call(load("good"))
+                else:
+                    # Only ours is answered with no; whatever is said to others is no answer to ours.
+                    process.answer(answer if is_ours else APPROVE if answer == REJECT else REJECT)
+                    answers += 1
+            assert is_answered, (number, answer)
+            assert process.loaded == ([] if answer == REJECT else ["good"]), (number, answer)
+            assert answers <= 4
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_namespace_may_be_the_users_own(tmp_path: Path, mode: Mode) -> None:
     """A function of the runtime keeps each user's approvals apart; one that fails leaves them to the thread."""
     library(tmp_path)
@@ -149,6 +182,35 @@ def test_a_namespace_may_be_the_users_own(tmp_path: Path, mode: Mode) -> None:
         codes = {found["code"] for found in broken.agent.get_state(broken.config).values["skills_problems"]}
         assert "approval-store-failed" in codes
     assert len(list(store.search(()))) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_rejection_stands_where_the_name_means_another_skill_by_then(tmp_path: Path, mode: Mode) -> None:
+    """Another user resumes, whose own skill of that name was approved long ago: no is no, and yes is a new question."""
+    for user in ("ann", "bob"):
+        write_files(tmp_path / user, {"good/SKILL.md": skill_md("good", body=f"Skill of {user}.\n")})
+    own: dict[str, Any] = {
+        "sources": lambda runtime: [f"/{runtime.config['configurable']['user']}"],
+        "backend": disk(tmp_path),
+    }
+    store = InMemoryStore()
+
+    def start(user: str, thread: str, saver: Any = None) -> Process:
+        return Process(mode, None, SkillApproval(), store=store, user=user, thread=thread, saver=saver, **own)
+
+    bob = start("bob", "1")
+    bob.call(load("good"))
+    assert bob.answer(APPROVE) == []
+    for answer in (REJECT, APPROVE, {"type": "yes"}):
+        thread = f"thread {answer}"
+        ann = start("ann", thread)
+        [question] = ann.call(load("good"))
+        assert question["path"] == "/ann/good/SKILL.md"
+        resumed = start("bob", thread, ann.saver)
+        assert resumed.answer(answer) == []
+        # Approved, it is the skill that bob approved before; nobody approved ann's.
+        assert resumed.loaded == (["good"] if answer == APPROVE else [])
+        assert "Skill of ann." not in resumed.seen
 
 
 class Watcher(SkillExtension):

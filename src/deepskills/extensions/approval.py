@@ -7,13 +7,13 @@ An approval is for a digest over all files of a skill, not for a name. Anybody w
 would have the second content approved by the first, so every read is bound to the digest:
 
 - *Asking* (`before_read`) takes the manifest of the files as they are and interrupts with its digest.
-- *At the resume* LangGraph executes the call again from its beginning, perhaps in another process, and each `interrupt`
-  returns its answer by position without stopping. The files may have changed meanwhile. An answer counts only for the
-  digest that was shown at its position: the interrupt that waits in the checkpoint says which that was, and has what
-  what was shown before it (`history`). If the digest is another one now, a human is asked again (`_ask`). A question
-  that waits is repeated before any store is asked: somebody else's approval must not overrule the answer to it. An
-  answer at a position where this skill was not asked about is another question's, perhaps another extension's; it is
-  ignored, whatever it says.
+- *At the resume* LangGraph executes the call again from its beginning, perhaps in another process, and hands out the
+  answers that the call has got so far by position. Neither the files nor who asks are what they were: another extension
+  may have asked first and no longer does. So no answer is taken for what `interrupt` returns. Each question says at
+  which position its answer will stand and, in `history`, which were asked before it; it waits in the checkpoint, so any
+  process knows them all. The answer at that position counts, for the digest that was shown. If the digest is another
+  one now, a human is asked again. A question that waits is repeated before any store is asked: somebody else's approval
+  must not overrule the answer to it. A rejection refuses the call, whatever its name stands for by then.
 - *Reading* (`change_text`): a text enters the conversation only if it was made from bytes whose SHA-256 is in the
   approved set. This holds for loads, pins, commands, forks and for texts that are put back.
 - *Acting* (`before_file`, and the agent's file tools): each file is compared with the approved set at every read, all
@@ -27,11 +27,13 @@ them: files that do not hash to it are not used (`_files_of`).
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeAlias
 
 from langgraph.config import get_config
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
@@ -67,9 +69,6 @@ MAX_REMEMBERED = 256
 """For how many approved skills the process remembers the files."""
 
 _BYTES_PER_TOKEN = 4
-
-_GAP = ["", ""]
-"""Stands for an answer that was meant for a question of others."""
 
 NO_CHECKPOINTER_CODE = "approval-needs-checkpointer"
 STORE_CODE = "approval-store-failed"
@@ -178,24 +177,51 @@ class SkillApproval(FileGuard):
         if not self.guards(entry):
             return None
         place = _Place.current()
-        history = await self._history(place, run)
-        is_waiting = any(path == entry.path for path, _ in history)
+        asked = await self._asked_before(place, run)
+        # A call of a tool is one load, whatever its name stood for when a human was asked. Pins ask about several.
+        is_one_load = getattr(run.runtime, "tool_call_id", None) is not None
+        own = [question for question in asked if is_one_load or question.path == entry.path]
+        answered = [question for question in own if place is not None and question.position < len(place.answers)]
+        decisions = [self._take(question, asked, place, run) for question in answered if place is not None]
+        rejected = next((decision for decision in decisions if isinstance(decision, Refuse)), None)
+        if rejected is not None:
+            return rejected
         try:
             manifest = await run.manifest(entry)
         except SkillsError as error:
-            if is_waiting and place is not None:
-                # The answers of others must stay at their positions.
-                self._repeat(entry, place, history, run)
             return Refuse(str(error))
+        for question, decision in zip(answered, decisions, strict=True):
+            # A digest in the answer is stronger: it says what the human saw.
+            if not isinstance(decision, Refuse) and manifest.digest == (decision.digest or question.digest_for(entry)):
+                await self._keep(entry, manifest, decision.grants, run)
+                return None
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes. But who was asked
         # and has not answered yet decides.
-        if not is_waiting and (await self._recalled(entry, manifest, run)) is not None:
+        if len(answered) == len(own) and (await self._recalled(entry, manifest, run)) is not None:
             return None
-        decision = self._ask(entry, manifest, place, history, run)
-        if isinstance(decision, Refuse):
-            return decision
-        await self._keep(entry, manifest, decision, run)
-        return None
+        return self._ask(entry, manifest, asked, len(answered), place, run)
+
+    def _ask(
+        self,
+        entry: SkillEntry,
+        manifest: SkillManifest,
+        asked: Sequence["_Question"],
+        rounds: int,
+        place: "_Place | None",
+        run: SkillRun,
+    ) -> Refuse:
+        """Ask a human about the content that is there now, or refuse where that is impossible."""
+        if place is None:
+            run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
+            logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
+            return Refuse(APPROVAL_NO_CHECKPOINTER)
+        if rounds < MAX_ASKED:
+            history = [question for question in asked if question.position < len(place.answers)]
+            question = _Question(entry.path, manifest.digest, len(place.answers))
+            # The checkpoint knows it too, for other processes; but not once another extension asks after us.
+            self._asked.put(place.task, [*history, question])
+            place.ask(_content_of(entry, manifest, self._grants) | question.as_dict(history))
+        return Refuse(CHANGES_WHILE_ASKED.format(name=f'"{entry.name}"'))
 
     async def before_load(self, load: SkillLoad, run: SkillRun) -> Refuse | None:
         """Refuse a load that came by a way on which nobody was asked."""
@@ -229,60 +255,19 @@ class SkillApproval(FileGuard):
             return expected
         return self._judge_digest(entry, expected, run) or load.text
 
-    async def _history(self, place: "_Place | None", run: SkillRun) -> list[list[str]]:
-        """Return what this execution asked before it was interrupted, with gaps for answers to others."""
-        return [] if place is None else (await place.history(run)) or self._asked.get(place.task) or []
+    async def _asked_before(self, place: "_Place | None", run: SkillRun) -> list["_Question"]:
+        """Return what this task asked, with and without an answer, before it was executed again."""
+        return [] if place is None else (await place.read_asked(run)) or self._asked.get(place.task) or []
 
-    def _repeat(self, entry: SkillEntry, place: "_Place", history: list[list[str]], run: SkillRun) -> None:
-        """Take the answer to a question that cannot be asked as it was."""
-        position = _position(run.memory, place.task)
-        if position < len(history) and history[position][0] == entry.path:
-            interrupt({"type": INTERRUPT_TYPE, "name": entry.name, "path": entry.path, "history": history[:position]})
-            run.remember("asked", {"task": place.task, "count": position + 1})
-
-    def _ask(
-        self,
-        entry: SkillEntry,
-        manifest: SkillManifest,
-        place: "_Place | None",
-        history: list[list[str]],
-        run: SkillRun,
-    ) -> list[str] | Refuse:
-        """Interrupt until the content that was shown is the content that is there; return the grants."""
-        if place is None:
-            run.report(entry.path, NO_CHECKPOINTER_CODE, APPROVAL_NO_CHECKPOINTER, "error")
-            logger.error("The skill %r needs an approval, and the agent has no checkpointer", entry.name)
-            return Refuse(APPROVAL_NO_CHECKPOINTER)
-        # Each round is one question. At a resume the rounds that were answered pass without stopping.
-        for _ in range(MAX_ASKED):
-            # Several skills may ask in one execution, so positions are counted for the task and not for the skill.
-            position = _position(run.memory, place.task)
-            shown = history[position] if position < len(history) else None
-            own = [entry.path, manifest.digest]
-            # Include what was asked before, with gaps where it is unknown: positions must stay the same.
-            before = [*history[:position], *([_GAP] * (position - len(history)))]
-            if shown is None:
-                # The answer, when it comes, is for this digest; the checkpoint keeps it too, for other processes.
-                self._asked.put(place.task, [*before, own])
-            answer = interrupt(_question(entry, manifest, self._grants, before))
-            # Counted after the interrupt, because only an answered question moves the position on.
-            run.remember("asked", {"task": place.task, "count": position + 1})
-            # The path must match too: the second execution may ask about other skills.
-            was_shown = shown[1] if shown is not None and shown[0] == entry.path else None
-            named = answer.get("digest") if isinstance(answer, Mapping) else None
-            if was_shown is None and named != manifest.digest:
-                # Nobody saw this question: the answer was meant for another one, which is asked again.
-                if shown is None:
-                    self._asked.put(place.task, [*before, _GAP])
-                continue
-            decision = _decide(answer, self._grants)
-            if isinstance(decision, Refuse):
-                return decision
-            grants, digest = decision
-            # A digest in the answer is stronger: it says what the human saw.
-            if manifest.digest == (digest or was_shown):
-                return grants
-        return Refuse(CHANGES_WHILE_ASKED.format(name=f'"{entry.name}"'))
+    def _take(
+        self, question: "_Question", asked: Sequence["_Question"], place: "_Place", run: SkillRun
+    ) -> "_Approval | Refuse":
+        """Return the answer to a question, and let LangGraph count it: who asks after us gets the next."""
+        count = asked.index(question) + 1
+        if _position(run.memory, place.task) < count:
+            place.skip()
+            run.remember("asked", {"task": place.task, "count": count})
+        return _decide(place.answers[question.position], self._grants)
 
     async def _recalled(self, entry: SkillEntry, manifest: SkillManifest, run: SkillRun) -> Mapping[str, Any] | None:
         """Return an approval of the content that the thread or the store remembers."""
@@ -407,27 +392,57 @@ def _key(origin: str, digest: str) -> str:
     return hashlib.sha256(f"{origin}\0{digest}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _question(
-    entry: SkillEntry, manifest: SkillManifest, grants: Sequence[str], history: list[list[str]]
-) -> dict[str, Any]:
-    """Return the question for a human: everything needed to decide, as plain data for a user interface."""
+@dataclass(frozen=True)
+class _Question:
+    """What a human was asked about."""
+
+    path: str
+    digest: str
+    position: int
+    """How many answers the task had when this was asked, and so the place of the answer to it."""
+
+    def digest_for(self, entry: SkillEntry) -> str | None:
+        """Return the digest that was shown, if it was shown for this skill."""
+        return self.digest if self.path == entry.path else None
+
+    def as_dict(self, history: Sequence["_Question"] = ()) -> dict[str, Any]:
+        """Return it as plain data, with what was asked before it."""
+        fields = {"path": self.path, "digest": self.digest, "position": self.position}
+        return {**fields, "history": [question.as_dict() for question in history]} if history else fields
+
+    @classmethod
+    def of(cls, value: object) -> "_Question | None":
+        """Return the question in plain data; `None` if it is none of ours."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("position"), int):
+            return None
+        return cls(str(value.get("path")), str(value.get("digest")), value["position"])
+
+
+@dataclass(frozen=True)
+class _Approval:
+    """An answer that approves."""
+
+    grants: list[str]
+    digest: str | None
+    """The digest that it names, if any."""
+
+
+def _content_of(entry: SkillEntry, manifest: SkillManifest, grants: Sequence[str]) -> dict[str, Any]:
+    """Return everything that a human needs to decide, as plain data for a user interface."""
     size = manifest.files[SKILL_FILE].size if SKILL_FILE in manifest.files else 0
     return {
         "type": INTERRUPT_TYPE,
         "name": entry.name,
         "description": entry.description,
         "source": manifest.origin,
-        "path": entry.path,
-        "digest": manifest.digest,
         "tokens": count_tokens(manifest.text) if manifest.text else size // _BYTES_PER_TOKEN,
         "files": {path: {"sha256": file.sha256, "size": file.size} for path, file in sorted(manifest.files.items())},
         "grants": list(grants),
-        "history": history,
     }
 
 
-def _decide(answer: object, grants: Sequence[str]) -> tuple[list[str], str | None] | Refuse:
-    """Return the grants of an approval and the digest it names, if any; or the refusal."""
+def _decide(answer: object, grants: Sequence[str]) -> _Approval | Refuse:
+    """Return the approval in an answer, or the refusal."""
     # The envelope that LangChain's own human review uses, so that one user interface serves both.
     if isinstance(answer, Mapping) and isinstance(answer.get("decisions"), list) and len(answer["decisions"]) == 1:
         answer = answer["decisions"][0]
@@ -435,7 +450,7 @@ def _decide(answer: object, grants: Sequence[str]) -> tuple[list[str], str | Non
     if isinstance(answer, Mapping) and kind == "approve":
         given, digest = answer.get("grants"), answer.get("digest")
         wanted = given if isinstance(given, list | tuple | set) else ()
-        return [grant for grant in grants if grant in wanted], digest if isinstance(digest, str) else None
+        return _Approval([grant for grant in grants if grant in wanted], digest if isinstance(digest, str) else None)
     if isinstance(answer, Mapping) and kind == "reject":
         message = answer.get("message")
         said = f": {message}" if isinstance(message, str) and message.strip() else "."
@@ -454,10 +469,12 @@ def _position(memory: Mapping[str, Any], task: str) -> int:
 
 
 class _Place:
-    """The task that is being executed, and what it asked before it was interrupted."""
+    """The task that is being executed: what it asked before it was interrupted, and the answers."""
 
-    def __init__(self, saver: Any, config: Mapping[str, Any], task: str) -> None:  # noqa: ANN401 - a checkpointer
+    def __init__(self, saver: Any, config: Mapping[str, Any], task: str, answers: list[Any]) -> None:  # noqa: ANN401 - a checkpointer
         self.task = task
+        self.answers = answers
+        """Every answer that the task has got, to us and to others, by position."""
         self._saver = saver
         self._config = config
 
@@ -469,9 +486,9 @@ class _Place:
         # Outside a graph.
         except RuntimeError:
             return None
-        # LangGraph hands the checkpointer down under this key, to sub-graphs too; there is no public name for it.
-        saver = given.get("__pregel_checkpointer")
-        if not hasattr(saver, "get_tuple"):
+        # LangGraph hands these down under these keys, to sub-graphs too; there are no public names for them.
+        saver, answers = given.get("__pregel_checkpointer"), given.get("__pregel_scratchpad")
+        if not hasattr(saver, "get_tuple") or answers is None:
             return None
         namespace = str(given.get("checkpoint_ns") or "")
         # The task's own checkpoint namespace; its pending writes are kept one level up.
@@ -480,30 +497,43 @@ class _Place:
         checkpoint = (given.get("checkpoint_map") or {}).get(above)
         if checkpoint:
             config["checkpoint_id"] = checkpoint
-        return cls(saver, {"configurable": config}, own.rpartition(":")[2])
+        # An answer without an id is for the only question that waits; `False` leaves it there.
+        single = answers.get_null_resume(False)  # noqa: FBT003 - LangGraph's signature
+        got = list(answers.resume)
+        if single is not None and all(single is not answer for answer in got):
+            got.append(single)
+        return cls(saver, {"configurable": config}, own.rpartition(":")[2], got)
 
-    async def history(self, run: SkillRun) -> list[list[str]]:
-        """Return what this task asked, each as the skill's path and the digest that was shown."""
+    async def read_asked(self, run: SkillRun) -> list[_Question]:
+        """Return what this task asked, as the question that waits in the checkpoint tells."""
         try:
-            return self._asked(await call_either(run, self._saver.get_tuple, self._saver.aget_tuple, self._config))
+            found = await call_either(run, self._saver.get_tuple, self._saver.aget_tuple, self._config)
+            for task, channel, value in (found.pending_writes or ()) if found is not None else ():
+                if task == self.task and channel == "__interrupt__":
+                    return _questions_in(value)
         except Exception:
             logger.exception(UNREADABLE)
-            return []
-
-    def _asked(self, found: Any) -> list[list[str]]:  # noqa: ANN401 - a checkpoint with its pending writes
-        for task, channel, value in (found.pending_writes or ()) if found is not None else ():
-            if task == self.task and channel == "__interrupt__":
-                return _history(value)
         return []
 
+    def skip(self) -> None:
+        """Count a question of ours that has its answer."""
+        # If others asked more than before, nothing is left at this position; our answer is known all the same.
+        with suppress(GraphInterrupt):
+            interrupt({"type": INTERRUPT_TYPE})
 
-def _history(value: object) -> list[list[str]]:
-    """Return what an interrupt that waits in a checkpoint asked, with what was asked before it."""
+    def ask(self, question: dict[str, Any]) -> None:
+        """Ask a question that has no answer: whatever comes back was meant for others."""
+        for _ in range(len(self.answers) + 1):
+            interrupt(question)
+
+
+def _questions_in(value: object) -> list[_Question]:
+    """Return our question among the interrupts that wait in a checkpoint, after those that were asked before it."""
     for item in value if isinstance(value, list | tuple) else (value,):
         asked = getattr(item, "value", None)
         if isinstance(asked, Mapping) and asked.get("type") == INTERRUPT_TYPE:
-            before = [list(map(str, pair)) for pair in asked.get("history", ())]
-            return [*before, [str(asked.get("path")), str(asked.get("digest"))]]
+            found = [_Question.of(one) for one in (*asked.get("history", ()), asked)]
+            return [question for question in found if question is not None]
     return []
 
 
