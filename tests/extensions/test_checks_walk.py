@@ -54,7 +54,7 @@ TOOLS = [make_tool(name) for name in ("test", "lint", "fragile", "deploy", "publ
 
 @dataclass
 class Oracle:
-    """What has to be so, told from messages alone."""
+    """What has to be so, read from messages alone."""
 
     proven: dict[str, set[str]] = field(default_factory=dict)
     """By loaded skill, what was called since its load."""
@@ -158,7 +158,11 @@ def random_calls(chance: random.Random) -> AIMessage:
         else:
             name = chance.choice(["test", "lint", "lint", "fragile", "deploy", "publish"])
             made.append((name, {"fails": name == "fragile" and chance.random() < 0.5}))
-    # Two loads or unloads of one skill in a message are told apart nowhere else: `test_parallel_calls.py` has them.
+    # Beside a held call, what might free it.
+    if chance.random() < 0.2:
+        name = chance.choice(["alpha", "beta"])
+        made += [(chance.choice(["unload_skill", "load_skill"]), {"skill_name": name}), ("deploy", {"fails": False})]
+    # Two loads or unloads of one skill in a message: `test_parallel_calls.py` has them.
     seen: set[str] = set()
     kept = [
         call
@@ -179,7 +183,7 @@ class Walk:
         self.oracle = Oracle()
 
     def start_process(self) -> None:
-        """Make the agent anew, with nothing in memory."""
+        """Make the agent again, with nothing in memory."""
         self.usage = SkillUsage(self.events.append)
         skills: Any = SkillsMiddleware(
             backend=disk(self.root), sources=["/skills"], extensions=[SkillChecks(retries=RETRIES), self.usage]
@@ -223,7 +227,7 @@ class Walk:
 
 
 def test_random_models_prove_nothing_falsely_and_are_never_sent_back_in_vain(tmp_path: Path) -> None:
-    """No false "done", no complete run sent back, no loop: whatever the model does."""
+    """No false "done", no complete run sent back, no loop, for any behaviour of the model."""
     for name, checks in CHECKS.items():
         fields: dict[str, Any] = {} if checks is None else {"checks": checks}
         write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name, **fields)})

@@ -288,7 +288,7 @@ def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     """Whether a recorded line is shown in this run.
 
     It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed, unless this run
-    belongs to somebody who may not see the skill.
+    belongs to a user who may not see the skill.
     """
     now = shown.get(line.name)
     # A name alone tells nothing that the present line does not.
@@ -311,7 +311,7 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
 
 
 def _append_note(message: AnyMessage, lines: list[str]) -> AnyMessage:
-    """Return a message with a note at its end, whatever its content is made of."""
+    """Return a message with a note at its end, also one whose content is made of blocks."""
     if not lines:
         return message
     note, content = suggestion_note(lines), message.content
