@@ -775,6 +775,23 @@ def test_a_turn_that_nothing_ended_is_told_at_the_start_of_the_next(mode: Mode, 
     assert len(other.heard()) == 1
 
 
+@both_modes
+def test_an_explanation_knows_checks_that_passed_and_those_that_nothing_judged(mode: Mode, tmp_path: Path) -> None:
+    """A skill with checks is not said to have none where the agent does not judge them."""
+    talk = Talk(tmp_path, mode=mode)
+    talk.say(calls(load("release")), calls(TEST), "Done.")
+    [found] = talk.skills.explain(talk.state)
+    assert found.stages["checked"].message == "Every check passed."
+    bare = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
+    model = ScriptedChatModel(replies=[calls(load("release")), "Done."])
+    agent = create_agent(model, middleware=[bare], checkpointer=InMemorySaver())
+    run(mode, agent, "go", talk.config)
+    [found] = bare.explain(agent.get_state(talk.config).values)
+    assert found.stopped is None
+    assert "`called: run_tests`" in found.stages["checked"].message
+    assert "`SkillChecks`" in found.stages["checked"].message
+
+
 # Graphs of one's own.
 
 

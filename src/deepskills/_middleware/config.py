@@ -441,9 +441,7 @@ def _check_backend(backend: object, sources: Sequence[Source] | None) -> None:
     # What a function names is known only in a run.
     paths = [source.path for source in sources or () if source.provider is None]
     if paths:
-        raise TypeError(
-            f"pass the backend on which the source {paths[0]!r} lies; only providers of skills need none"
-        )
+        raise TypeError(f"pass the backend on which the source {paths[0]!r} lies; only providers of skills need none")
 
 
 def _check_visibility(rule: object) -> None:
