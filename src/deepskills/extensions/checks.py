@@ -526,15 +526,9 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        quick = [
-            _Verdict(watch, check, watch.proofs.get(check.label)) for watch, check in holding if not watch.asks(check)
-        ]
-        if refusal := _refuse(tool, quick):
-            return refusal
         _remember_hooks(run)
         _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
-        slow = [(watch, check) for watch, check in holding if watch.asks(check)]
-        return self._judge_held(tool, slow, run) if slow else None
+        return self._judge_held(tool, holding, run) if holding else None
 
     async def _judge_held(self, tool: str, pairs: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
         return _refuse(tool, await self._judge_all(pairs, run))
