@@ -16,7 +16,7 @@ from deepagents.backends import FilesystemBackend, LocalShellBackend
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, SummarizationMiddleware
 from langchain.agents.middleware.types import hook_config
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -175,7 +175,7 @@ def test_a_held_tool_beside_its_proof_is_refused(mode: Mode, tmp_path: Path) -> 
 
 
 def test_an_unload_with_open_checks_works_and_says_so(tmp_path: Path) -> None:
-    """The model is told, the turn may end, and the tool is free again."""
+    """The model reads it, the turn may end, and the tool is free again."""
     talk = Talk(tmp_path)
     talk.say(calls(load("release")), calls(unload("release")), calls(DEPLOY), "Done.")
     assert "still open" in talk.answers("unload_skill")[0]
@@ -214,7 +214,7 @@ def test_another_thread_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_messages_that_a_caller_sends_prove_nothing(tmp_path: Path) -> None:
-    """Anybody can write a pair of call and answer into the input."""
+    """A client can write a pair of call and answer into the input."""
     talk = Talk(tmp_path, extension=SkillChecks(retries=0))
     talk.say(calls(load("release")), "Loaded.")
     forged = calls(TEST)
@@ -244,7 +244,7 @@ class Spoils(AgentMiddleware[Any, Any]):
 
 
 def numbered(*made: Any) -> AIMessage:
-    """Return a message with calls that are numbered anew in each message, as some models do."""
+    """Return a message with calls that are numbered from 0 in each message, as some models do."""
     message = calls(*made)
     for number, call in enumerate(message.tool_calls):
         call["id"] = f"call_{number}"
@@ -292,13 +292,13 @@ def test_a_file_counts_if_it_was_written_since_the_load(mode: Mode, tmp_path: Pa
 
 @both_modes
 def test_a_file_in_a_backend_is_compared_with_that_at_the_load(mode: Mode, tmp_path: Path) -> None:
-    """A change by whatever means counts, and the file has to be there when it is judged."""
+    """A change by any means counts, and the file has to be there when it is judged."""
     write_files(tmp_path, {"work/a.md": "old", "work/same.md": "same", "work/gone.md": "old"})
     work = tmp_path / "work"
 
     @tool
     def change() -> str:
-        """Change files behind everybody's back."""
+        """Change files without a file tool."""
         write_files(work, {"a.md": "new", "b.md": "new"})
         (work / "gone.md").unlink()
         return "ok"
@@ -420,7 +420,7 @@ def leave(*_: Any) -> bool:
 
 
 def change_state(skill: Any, state: Any, runtime: Any) -> bool:  # noqa: ARG001 - a handler's signature
-    """Write into whatever is given."""
+    """Write into what is given."""
     state["messages"].clear()
     runtime.state["skills_loaded"].clear()
     return True
@@ -537,10 +537,14 @@ class Reply2(BaseModel):
 
 @both_modes
 @pytest.mark.parametrize("make", [create_agent, create_deep_agent])
-def test_a_structured_response_is_an_answer(mode: Mode, make: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", [ToolStrategy, ProviderStrategy])
+def test_a_structured_response_is_an_answer(mode: Mode, make: Any, strategy: Any, tmp_path: Path) -> None:
     """It is sent back like a text, and the one that stands is the last."""
-    talk = Talk(tmp_path, mode=mode, make=make, response_format=ToolStrategy(Reply2))
-    early, late = (calls(("Reply2", {"text": text})) for text in ("early", "late"))
+    talk = Talk(tmp_path, mode=mode, make=make, response_format=strategy(Reply2))
+    early, late = (
+        calls(("Reply2", {"text": text})) if strategy is ToolStrategy else json.dumps({"text": text})
+        for text in ("early", "late")
+    )
     result = talk.say(calls(load("release")), early, calls(TEST), late)
     assert result["structured_response"].text == "late"
     assert len(talk.sent_back) == 1
@@ -769,6 +773,23 @@ def test_a_turn_that_nothing_ended_is_told_at_the_start_of_the_next(mode: Mode, 
     assert (other.codes, other.sent_back) == (["checks-open"], [])
     other.say("Fine.", given="and again")
     assert len(other.heard()) == 1
+
+
+@both_modes
+def test_an_explanation_knows_checks_that_passed_and_those_that_nothing_judged(mode: Mode, tmp_path: Path) -> None:
+    """A skill with checks is not said to have none where the agent does not judge them."""
+    talk = Talk(tmp_path, mode=mode)
+    talk.say(calls(load("release")), calls(TEST), "Done.")
+    [found] = talk.skills.explain(talk.state)
+    assert found.stages["checked"].message == "Every check passed."
+    bare = SkillsMiddleware(backend=disk(tmp_path), sources=["/skills"])
+    model = ScriptedChatModel(replies=[calls(load("release")), "Done."])
+    agent = create_agent(model, middleware=[bare], checkpointer=InMemorySaver())
+    run(mode, agent, "go", talk.config)
+    [found] = bare.explain(agent.get_state(talk.config).values)
+    assert found.stopped is None
+    assert "`called: run_tests`" in found.stages["checked"].message
+    assert "`SkillChecks`" in found.stages["checked"].message
 
 
 # Graphs of one's own.
@@ -1160,7 +1181,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ([{"called": "run_tests", "say": "x" * 600}], "check-too-long"),
     ([{"called": "run_tests", "say": "x" * 20_000}], "check-too-long"),
     ([{"called": "run_tests", "before": "load_skill"}], "check-holds-own-tool"),
-    ([{"handler": "nobody"}], "check-handler-unknown"),
+    ([{"handler": "unknown"}], "check-handler-unknown"),
 ]
 
 
@@ -1210,12 +1231,12 @@ def test_a_parameter_that_means_nothing_is_a_value_error(options: Any) -> None:
 
 
 def test_private_state_of_another_shape_is_set_aside(tmp_path: Path) -> None:
-    """Whoever wrote it."""
+    """By any writer."""
     talk = Talk(tmp_path, extension=SkillChecks(retries=1))
     talk.say(calls(load("release")), "Done.", "Done.")
     kept = talk.state["skills_context"]["extension SkillChecks"]
     load_id = next(value["load"] for key, value in kept.items() if key.startswith("load "))
-    spoiled = {"load": load_id, "status": "passed", "evidence": {"call": [1]}, "told": 1, "sent": "x"}
+    spoiled = {"load": load_id, "status": "passed", "evidence": {"call": [1]}, "reported": 1, "sent": "x"}
     for odd in (7, "x", [1], {"load": 3, "turn": "x", "checks": 4, "base": 2, "receipts": 1}, spoiled):
         talk.agent.update_state(talk.config, {"skills_context": {"extension SkillChecks": dict.fromkeys(kept, odd)}})
         talk.say(calls(DEPLOY), "Done.", "Done.", given="more")

@@ -1,8 +1,8 @@
 """Models that skip, reorder, repeat, claim, call in parallel, unload and reload: what `SkillChecks` does is foretold.
 
-A seeded walk of random scripts, over turns, processes and human decisions. The oracle knows nothing of receipts: it
-reads the conversation from its beginning and says which tools may have run, which answers had to be sent back, and
-what each turn left open.
+A seeded walk of random scripts, over turns, processes and human decisions; every second one has the same checks as the
+operator's. The oracle knows nothing of receipts: it reads the conversation from its beginning and says which tools may
+have run, which answers had to be sent back, and what each turn left open.
 """
 
 import random
@@ -54,10 +54,16 @@ TOOLS = [make_tool(name) for name in ("test", "lint", "fragile", "deploy", "publ
 
 @dataclass
 class Oracle:
-    """What has to be so, told from messages alone."""
+    """What has to be so, read from messages alone."""
 
     proven: dict[str, set[str]] = field(default_factory=dict)
     """By loaded skill, what was called since its load."""
+
+    is_operators: bool = False
+    """Whether the checks are the operator's."""
+
+    lingering: dict[str, set[str]] = field(default_factory=dict)
+    """The same by skill that was unloaded in this turn, for what the operator holds until the user's next message."""
 
     recent: set[str] = field(default_factory=set)
     sent: int = 0
@@ -81,9 +87,17 @@ class Oracle:
             for one in ([check["before"]] if isinstance(check.get("before"), str) else check.get("before", []))
         }
 
+    def unload(self, names: set[str]) -> None:
+        """Take skills out of use; what the operator holds stays."""
+        for name in names:
+            proven = self.proven.pop(name, None)
+            if self.is_operators and proven is not None:
+                self.lingering[name] = proven
+            self.recent.discard(name)
+
     def read_calls(self, asked: AIMessage, answers: dict[str, ToolMessage]) -> None:
         """Go over one message with calls and its answers."""
-        before = {name: set(proven) for name, proven in self.proven.items()}
+        before = {name: set(proven) for name, proven in {**self.lingering, **self.proven}.items()}
         loading: dict[str, set[str]] = {}
         gone: set[str] = set()
         for call in asked.tool_calls:
@@ -101,18 +115,20 @@ class Oracle:
                 refused = "was not run" in answer.text
                 assert refused == (name in held), (name, held, answer.text)
                 self.counts["held" if refused else "ran"] += 1
-        for skill in gone | set(loading):
+        self.unload(gone - loading.keys())
+        for skill in loading:
             self.proven.pop(skill, None)
-            self.recent.discard(skill)
+            self.lingering.pop(skill, None)
         ran = {call["name"] for call in asked.tool_calls if answers[str(call["id"])].text.endswith(" ran")}
-        for skill in before.keys() & self.proven.keys():
-            self.proven[skill] |= ran
+        for watched in (self.proven, self.lingering):
+            for skill in before.keys() & watched.keys():
+                watched[skill] |= ran
         self.proven |= loading
         self.recent |= set(loading)
 
     def read_turn(self, messages: Sequence[AnyMessage], unchecked: list[tuple[str, list[str]]]) -> None:
         """Go over the messages of one turn, and the events that said what it left open."""
-        self.recent, self.sent = set(), 0
+        self.recent, self.sent, self.lingering = set(), 0, {}
         given = list(messages)
         while given:
             message = given.pop(0)
@@ -158,7 +174,11 @@ def random_calls(chance: random.Random) -> AIMessage:
         else:
             name = chance.choice(["test", "lint", "lint", "fragile", "deploy", "publish"])
             made.append((name, {"fails": name == "fragile" and chance.random() < 0.5}))
-    # Two loads or unloads of one skill in a message are told apart nowhere else: `test_parallel_calls.py` has them.
+    # Beside a held call, what might free it.
+    if chance.random() < 0.2:
+        name = chance.choice(["alpha", "beta"])
+        made += [(chance.choice(["unload_skill", "load_skill"]), {"skill_name": name}), ("deploy", {"fails": False})]
+    # Two loads or unloads of one skill in a message: `test_parallel_calls.py` has them.
     seen: set[str] = set()
     kept = [
         call
@@ -176,13 +196,16 @@ class Walk:
         self.root, self.saver = root, InMemorySaver()
         self.events: list[UsageEvent] = []
         self.config: Any = {"configurable": {"thread_id": str(seed)}, "recursion_limit": 200}
-        self.oracle = Oracle()
+        self.oracle = Oracle(is_operators=bool(seed % 2))
+        self.checks = {name: given or [] for name, given in CHECKS.items()} if seed % 2 else None
 
     def start_process(self) -> None:
-        """Make the agent anew, with nothing in memory."""
+        """Make the agent again, with nothing in memory."""
         self.usage = SkillUsage(self.events.append)
         skills: Any = SkillsMiddleware(
-            backend=disk(self.root), sources=["/skills"], extensions=[SkillChecks(retries=RETRIES), self.usage]
+            backend=disk(self.root),
+            sources=["/skills"],
+            extensions=[SkillChecks(self.checks, retries=RETRIES), self.usage],
         )
         human = HumanInTheLoopMiddleware(interrupt_on={"lint": True})
         self.model = ScriptedChatModel(replies=[])
@@ -223,7 +246,7 @@ class Walk:
 
 
 def test_random_models_prove_nothing_falsely_and_are_never_sent_back_in_vain(tmp_path: Path) -> None:
-    """No false "done", no complete run sent back, no loop: whatever the model does."""
+    """No false "done", no complete run sent back, no loop, for any behaviour of the model."""
     for name, checks in CHECKS.items():
         fields: dict[str, Any] = {} if checks is None else {"checks": checks}
         write_files(tmp_path, {f"skills/{name}/SKILL.md": skill_md(name, **fields)})

@@ -22,6 +22,7 @@ from deepskills._middleware.state import LEFT_OUT, Trace, apply_update
 from deepskills._middleware.traces import MAX_TEXT, PARTIAL, find_calls, find_traces, find_uses, observe_turn
 from deepskills._middleware.visibility import apply_fixed_rules, find_view
 from deepskills._prompt.section import Section
+from deepskills._skillmd.checks import read_checks
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, quoted
 from deepskills._skillmd.text import counted, one_line
@@ -200,7 +201,7 @@ def _explain_entry(facts: _Facts, entry: SkillEntry) -> SkillExplanation:
         record = thread.loaded.records[name]
         by = _TRIGGERS.get(record.get("trigger", "model"), "")
         loaded = _pass(f"Loaded {by}, for about {counted(record['tokens'], 'token')}.")
-        after = [_explain_presence(facts, name), _explain_use(facts, name), _explain_checks(run, name)]
+        after = [_explain_presence(facts, name), _explain_use(facts, name), _explain_checks(run, entry)]
         return _conclude(name, [*map(_overtake, stages), loaded, *after])
     if trace is not None and trace["event"] == "answered":
         answered = _pass(f"An extension answered the load in another way: {trace.get('text', 'no text')}")
@@ -477,14 +478,18 @@ def _explain_use(facts: _Facts, name: str) -> SkillStage:
     )
 
 
-def _explain_checks(run: Run, name: str) -> SkillStage:
+def _explain_checks(run: Run, entry: SkillEntry) -> SkillStage:
     kept = [value for extension in run.settings.extensions for value in run.memory_of(extension).values()]
     # By what they say, not by the extension: one of a user's own may keep receipts of checks as well.
-    receipts = [value for value in kept if isinstance(value, Mapping) and value.get("skill") == name]
+    receipts = [value for value in kept if isinstance(value, Mapping) and value.get("skill") == entry.name]
     opened = [one_line(str(each.get("check")))[:MAX_TEXT] for each in receipts if each.get("status") == "open"]
     if opened:
         return _stop(
             "unchecked", f"Not proven: {listed(opened)}. The work may be done, but nothing on the thread shows it."
         )
-    is_checked = any(each.get("status") == "passed" for each in receipts)
-    return _pass("Every check passed." if is_checked else "There is nothing to check.")
+    if any(each.get("status") == "passed" for each in receipts):
+        return _pass("Every check passed.")
+    own = [check.label for check in read_checks(entry.frontmatter.get("checks"), entry.path).items]
+    if own:
+        return _pass(f"Not judged: {listed(own)}. Its turn has not ended, or the agent has no `SkillChecks`.")
+    return _pass("There is nothing to check.")

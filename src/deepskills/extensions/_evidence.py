@@ -44,7 +44,7 @@ class Proof:
     """Ids of a message or a call, and an exit code, as events and receipts have them."""
 
     message: str = ""
-    """The message that made the call: some models number the calls of each message anew."""
+    """The message that made the call: some models number the calls of each message from 0."""
 
     @property
     def key(self) -> tuple[str, object]:
@@ -205,7 +205,7 @@ def find_calls(given: Sequence[AnyMessage]) -> list[MadeCall]:
 def calls_after(load: str, start: str, given: Sequence[AnyMessage]) -> list[MadeCall]:
     """Return the calls of messages after a load, for a graph whose tool calls do not pass through our hook.
 
-    What a run was given as input, up to the message `start`, proves nothing: anybody may send any messages.
+    What a run was given as input, up to the message `start`, proves nothing: a client may send any messages.
     """
     known = {load.partition("#")[0], start} - {""}
     first = max((place for place, message in enumerate(given, 1) if message.id in known), default=0)

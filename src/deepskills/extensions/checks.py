@@ -290,7 +290,7 @@ class SkillChecks(SkillExtension):
 
     def _watch(self, run: SkillRun, also: Iterable[LoadedSkill] = (), *, begun: int | None = None) -> list[_Watch]:
         """Return what is watched on a thread, and keep what a new load is known by; `begun` is a turn that begins."""
-        # What stood here before anybody looked is of the turn that its record names.
+        # What was loaded before this extension looked is of the turn that its record names.
         is_old = begun is not None or _TURN not in run.memory
         turn = self._turn(run) if begun is None else begun
         call = _call.get()
@@ -396,7 +396,7 @@ class SkillChecks(SkillExtension):
         receipts: dict[str, Mapping[str, Any]] = {}
         for check in watch.checks:
             kept = as_mapping(run.memory.get(watch.key(check)))
-            if watch.load and kept.get("load") == watch.load:
+            if kept:
                 receipts[check.label] = kept
             fitting = (call.proof for call in own if self._proves(call, watch, check, run))
             proof = Proof.from_receipt(receipts.get(check.label) or {}) or next(fitting, None)
@@ -412,7 +412,6 @@ class SkillChecks(SkillExtension):
         receipt = {
             "skill": watch.name,
             "digest": watch.digest,
-            "load": watch.load,
             "check": check.label,
             "status": "open" if proof is None else "passed",
             "evidence": {} if proof is None else dict(proof.evidence),
@@ -515,7 +514,7 @@ class SkillChecks(SkillExtension):
         for skill in run.loaded:
             name = skill.entry.name
             is_known = skill.entry.is_read or name in self._operators or f"{_LOAD}{name}" in run.memory
-            # Nobody can tell what it holds.
+            # It is unknown what it holds.
             if not is_known and tool not in run.own_tools and not skill.is_inherited:
                 return Refuse(messages.CHECKS_UNREADABLE.format(skill=_quote(name), tool=quoted(tool)))
         # An agent without these checks would be held by nothing: it is started once nothing is held.
@@ -527,15 +526,9 @@ class SkillChecks(SkillExtension):
             for check in watch.checks
             if check.before and (is_unbound or {tool} & {*check.before, *map(DEFAULT_ALIASES.get, check.before)})
         ]
-        quick = [
-            _Verdict(watch, check, watch.proofs.get(check.label)) for watch, check in holding if not watch.asks(check)
-        ]
-        if refusal := _refuse(tool, quick):
-            return refusal
         _remember_hooks(run)
         _call.set(_Call(str(request.tool_call["id"]), request.tool_call["name"], watches, _call.get()))
-        slow = [(watch, check) for watch, check in holding if watch.asks(check)]
-        return self._judge_held(tool, slow, run) if slow else None
+        return self._judge_held(tool, holding, run) if holding else None
 
     async def _judge_held(self, tool: str, pairs: Sequence[tuple[_Watch, Check]], run: SkillRun) -> Refuse | None:
         return _refuse(tool, await self._judge_all(pairs, run))
@@ -631,7 +624,7 @@ class SkillChecks(SkillExtension):
         return [OpenCheck(one.watch.name, one.check.label, one.line) for one in verdicts if one.proof is None]
 
     async def at_end(self, run: SkillRun) -> None:
-        """Say what was not proven, once a skill and turn, whoever ended it."""
+        """Say what was not proven, once a skill and turn, also where another middleware ended it."""
         watches, call, turn = self._watch(run), _call.get(), as_mapping(run.memory.get(_TURN))
         number = _number(turn.get("number"))
         self._record_calls([watch for watch in watches if watch.turn != number], run)
@@ -646,24 +639,27 @@ class SkillChecks(SkillExtension):
         if call is not None:
             call.problems += [(watch.path, message) for watch, message in said if watch.load == _fork_of(call)]
         if said:
-            told = turn.get("told")
-            loads = [watch.load for watch, _ in said]
-            run.remember(_TURN, {**turn, "told": [*(told if isinstance(told, list) else ()), *loads]})
+            run.remember(_TURN, {**turn, "reported": [*_reported_loads(turn), *(watch.load for watch, _ in said)]})
 
 
 def _report_open(watches: Iterable[_Watch], turn: Mapping[str, Any], run: SkillRun) -> list[tuple[_Watch, str]]:
     """Say which checks are open at the end of a turn, and return what was said; what was said before is left out."""
-    told = turn.get("told")
     said = []
     for watch in watches:
         labels = [check.label for check in watch.missing]
-        if not labels or watch.load in (told if isinstance(told, list) else ()):
+        if not labels or watch.load in _reported_loads(turn):
             continue
         run.emit(SkillUnchecked(**watch.origin, checks=tuple(labels)))
         found = problem(watch.path, "checks-open", name=_quote(watch.name), checks=", ".join(map(quoted, labels)))
         run.report(found["path"], found["code"], found["message"], found["severity"])
         said.append((watch, found["message"]))
     return said
+
+
+def _reported_loads(turn: Mapping[str, Any]) -> Sequence[object]:
+    """Return the loads of which was said, in this turn, what they left open."""
+    kept = turn.get("reported")
+    return kept if isinstance(kept, list) else ()
 
 
 def _forget_unloaded(run: SkillRun) -> None:

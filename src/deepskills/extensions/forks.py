@@ -129,7 +129,7 @@ class SkillForks(SkillExtension):
         """Answer a load without a call to `load_skill`: there is no call yet that could wait for a sub-agent."""
         if not is_fork(load.entry) or load.trigger == "model":
             return None
-        # Nobody in the conversation asked for it, so nobody can be asked to make a call.
+        # Neither the model nor the user asked for it, so neither can be asked to make a call.
         if load.trigger == "system":
             return Refuse(messages.FORK_NO_CONVERSATION.format(name=_quote(load.entry.name)))
         arguments = f" and arguments {json.dumps(load.arguments, ensure_ascii=False)}" if load.arguments.strip() else ""
@@ -246,7 +246,7 @@ class _GraphFork(_Fork):
         """Return the sub-agent's last message, and its changes to the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
             return self._failed("it must return a state with `messages`")
-        # With a checkpointer of its own the graph keeps the interrupt to itself, and nobody could answer it.
+        # With a checkpointer of its own the graph keeps the interrupt to itself, and no answer could reach it.
         if result.get("__interrupt__"):
             return self._failed("it was interrupted; compile it without its own checkpointer to pass that on")
         text = _last_words(result)

@@ -105,7 +105,7 @@ class _FirstTries:
         self._lock = Lock()
 
     def was_replaced(self, request: ModelRequest[Any]) -> bool:
-        """Whether this is a later try of a model call, and somebody around us has chosen another model for it."""
+        """Whether this is a later try of a model call, and a middleware around ours has chosen another model for it."""
         call = _call_of(request)
         with self._lock:
             first = self._models.setdefault(call, request.model)

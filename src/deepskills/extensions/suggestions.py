@@ -35,7 +35,6 @@ After fifteen messages that makes 5,750 at most, about 1,440 tokens."""
 
 _NOTE = "note:"
 _ASKED = "asked"
-_FRESH = "fresh"
 _RANKED = "ranked"
 _AHEAD = "ahead"
 _SHADOW = "shadow"
@@ -91,26 +90,24 @@ class SkillSuggestions(SkillExtension):
         """Return the line in place of the list, with `catalog="none"`."""
         return word_replaced_list(len(skills)) if self._catalog == "none" and skills else None
 
-    def at_start(self, run: SkillRun) -> MaybeAwaitable[None]:
-        """Rank the skills against the newest message, once for each message."""
+    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> MaybeAwaitable[ModelRequest[Any]]:
+        """Show the notes at the ends of their messages; skills are ranked once for each message."""
         message = _find_unanswered(run)
-        if message is None:
-            return None
-        return _perform(self._rank(message, run), run)
+        # Here and not when the run starts: now what the user started with the same message is loaded.
+        return self._show_notes(request, run) if message is None else _perform(self._rank(message, request, run), run)
 
-    async def _rank(self, message: AnyMessage, run: SkillRun) -> None:
+    async def _rank(self, message: AnyMessage, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         # Some more than needed, because loaded ones are left out afterwards.
         count, hidden = self._k + len(run.loaded), await _find_hidden(run)
         ranking = await self._ranker.rank(
             _index_of(run), str(message.text), count, store=_get_store(run), hidden=hidden
         )
         self._record_note(message, ranking, run)
+        return self._show_notes(request, run)
 
-    def change_request(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
-        """Show the notes at the ends of their messages."""
+    def _show_notes(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         if self._is_shadow:
             return request
-        _drop_started(run)
         notes = {message_id: lines for message_id, lines in _notes(run.memory) if lines}
         if not notes:
             return request
@@ -162,8 +159,6 @@ class SkillSuggestions(SkillExtension):
             run.remember(f"{_NOTE}{message.id}", [list(line) for line in _choose_lines(names, earlier, run)])
         run.remember(_ASKED, message.id)
         run.remember(_RANKED, {"message": message.id, "names": list(ranking.names)})
-        # Slash commands of the same message are loaded only after this; `_drop_started` looks again.
-        run.remember(_FRESH, message.id)
         is_ahead = ranking.is_clear and names[:1] == ranking.fitting[:1]
         run.remember(_AHEAD, {"message": message.id, "skill": names[0]} if is_ahead else None)
         _report(ranking, run)
@@ -229,18 +224,6 @@ def _report(ranking: Ranking, run: SkillRun) -> None:
         run.report("embeddings", TROUBLE, f"Skills are not, or not yet, found by their meaning. {ranking.trouble}")
 
 
-def _drop_started(run: SkillRun) -> None:
-    """Remove from the newest note, before it is first shown, skills that the user started with the same message."""
-    fresh = run.memory.get(_FRESH)
-    if fresh is None:
-        return
-    run.remember(_FRESH, None)
-    in_use = {loaded.entry.name for loaded in run.loaded if not loaded.is_lost}
-    for message_id, lines in _notes(run.memory):
-        if message_id == fresh and in_use & {line.name for line in lines}:
-            run.remember(f"{_NOTE}{message_id}", [list(line) for line in lines if line.name not in in_use])
-
-
 def _get_store(run: SkillRun) -> Any:  # noqa: ANN401 - LangGraph's store
     return getattr(run.runtime, "store", None)
 
@@ -288,7 +271,7 @@ def _may_show(line: _Line, shown: Mapping[str, _Line], run: SkillRun) -> bool:
     """Whether a recorded line is shown in this run.
 
     It stays as it was sent, so that prompt caches hold, even after its skill was edited or removed, unless this run
-    belongs to somebody who may not see the skill.
+    belongs to a user who may not see the skill.
     """
     now = shown.get(line.name)
     # A name alone tells nothing that the present line does not.
@@ -311,7 +294,7 @@ def _notes(memory: Mapping[str, Any]) -> Iterator[tuple[str, list[_Line]]]:
 
 
 def _append_note(message: AnyMessage, lines: list[str]) -> AnyMessage:
-    """Return a message with a note at its end, whatever its content is made of."""
+    """Return a message with a note at its end, also one whose content is made of blocks."""
     if not lines:
         return message
     note, content = suggestion_note(lines), message.content

@@ -197,7 +197,7 @@ def _message_tokens(message: AnyMessage) -> int:
     return count_text_tokens(str(message.text)) + count_text_tokens(text) + MESSAGE_FRAME_TOKENS
 
 
-def _tool_tokens(tool: Any) -> int:  # noqa: ANN401 - whatever the host gave: a tool, a function, a provider's own
+def _tool_tokens(tool: Any) -> int:  # noqa: ANN401 - what the host gave: a tool, a function, a provider's own
     """Return about what a tool's definition costs."""
     try:
         shape = tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
