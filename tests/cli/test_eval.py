@@ -151,12 +151,12 @@ def test_a_library(workplace: Path, models: dict[str, ScriptedChatModel]) -> Non
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == "4 skills, 3 requests ranked without a model"
-    assert lines[2] == "pairs that compete for requests:"
+    assert lines[2] == "Pairs that compete for requests:"
     assert "infusion and tea: " in lines[3]
     assert "% of rare words shared" in lines[3]
     assert "Green tea in a cup: meant infusion, first tea" in done.stdout
     assert "Sing of an infusion in a glass: wrong, suggests infusion" in done.stdout
-    assert lines[-1] == "without queries: printer, songs"
+    assert lines[-3:] == ["Skills without requests:", "  printer", "  songs"]
     page = (workplace / "all.html").read_text(encoding="utf-8")
     assert page.index("Pairs that compete") < page.index("<h2>infusion</h2>") < page.index("<h2>tea</h2>")
     data = json.loads(invoke("--all", "--source", "skills", "--json").stdout)

@@ -62,6 +62,15 @@ def test_nothing_changed_is_nothing_found(library: Path) -> None:
     assert (code, report["findings"], report["tokens"], report["requests"]) == (0, [], {}, 0)
 
 
+def test_a_git_hook_may_run_it(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that git sets for hooks lead to no other repository."""
+    write_files(library, {"skills/coffee/SKILL.md": TAKES})
+    outside = gate(library, "--base", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(library / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(library / "none"))
+    assert gate(library, "--base", "HEAD") == outside
+
+
 def test_a_request_that_another_skill_takes(library: Path) -> None:
     """The skill that lost it is named, with the one that ranks first now."""
     write_files(library, {"skills/coffee/SKILL.md": TAKES})

@@ -44,8 +44,10 @@ class _Commands(click.Group):
         except SkillsError as error:
             message, code = str(error), FAILED
         except OSError as error:
-            path = f"{error.filename}: " if error.filename else ""
-            message, code = f"{path}{error.strerror or error}. Check the path and its permissions.", FAILED
+            path, what = (
+                (f"{error.filename}: ", "path and its permissions") if error.filename else ("", "disk and network")
+            )
+            message, code = f"{path}{error.strerror or error}. Check the {what}.", FAILED
         make_output().remark(f"Error: {message}", "red")
         raise click.exceptions.Exit(code)
 

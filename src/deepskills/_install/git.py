@@ -129,7 +129,7 @@ def _may_be_commit(ref: str) -> bool:
     return is_commit(ref) or (len(ref) >= 7 and set(ref) <= set("0123456789abcdef"))  # noqa: PLR2004 - git's short ids
 
 
-def _environment() -> dict[str, str]:
+def make_environment() -> dict[str, str]:
     """Return the user's environment without what would make git act on another repository, or ask."""
     # `GIT_DIR` and its like would point git at the repository that this command may be run in.
     return {
@@ -161,7 +161,7 @@ def _run(arguments: Sequence[str], directory: Path) -> Iterator[_Process]:
         process = _Process(
             ["git", *(word for setting in _OVERRIDES for word in ("-c", setting)), *arguments],
             cwd=directory,
-            env=_environment(),
+            env=make_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

@@ -242,9 +242,8 @@ class _Client:
             except TimeoutError:
                 raise _too_slow(url) from None
             except (OSError, HTTPException, ValueError) as error:
-                raise SourceError(
-                    f"{shown(url)} cannot be fetched: {str(error)[:MAX_REASON] or type(error).__name__}."
-                ) from None
+                reason = str(error)[:MAX_REASON] or type(error).__name__
+                raise SourceError(f"{shown(url)} cannot be fetched: {reason}. Check the address.") from None
             if isinstance(answer, bytes):
                 return answer, url
             url = _join(url, answer)
@@ -265,7 +264,7 @@ class _Client:
                 if response.status in _REDIRECTS and location is not None:
                     return location
                 if response.status != _OK:
-                    raise SourceError(f"{shown(url)} answered {response.status}.")
+                    raise SourceError(f"{shown(url)} answered {response.status}. Check the address.")
                 content = bytearray()
                 while chunk := response.read1(_CHUNK):
                     content += chunk

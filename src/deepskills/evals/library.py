@@ -12,6 +12,7 @@ from deepagents.backends import FilesystemBackend
 
 from deepskills import SkillMetadata, SkillsManager
 from deepskills._catalog.words import split_words
+from deepskills._skillmd.text import counted
 from deepskills.evals.files import EvalError, SkillEvals, read_evals
 
 SHOWN = 5
@@ -25,6 +26,9 @@ MANY = 20
 
 MAX_AGE = 3600.0
 """A library is read once per evaluation."""
+
+SHOWN_CHARACTERS = 60
+"""How many characters of a request are shown; the JSON and the page of a skill have all."""
 
 StrPath = str | os.PathLike[str]
 
@@ -97,6 +101,11 @@ class Overlap:
         """How many requests go to the other one."""
         return self.taken_from_first + self.taken_from_second
 
+    def __str__(self) -> str:
+        mutual = ", each takes the other's" if self.is_mutual else ""
+        taken = f"{counted(self.taken, 'request')} taken{mutual}"
+        return f"{self.first} and {self.second}: {taken}, {self.similarity:.0%} of rare words shared"
+
 
 @dataclass(frozen=True)
 class LibraryReport:
@@ -123,6 +132,26 @@ class LibraryReport:
     def pass_rate(self) -> float | None:
         """The share of requests for which the intended skill ranks first."""
         return (self.queries - len(self.taken)) / self.queries if self.queries else None
+
+    def __str__(self) -> str:
+        size, requests = counted(len(self.skills), "skill"), counted(self.queries, "request")
+        return f"{size}, {requests} ranked without a model"
+
+    def lists(self) -> Mapping[str, Sequence[str]]:
+        """Return what was found in words, by heading, the worst first."""
+        requests = [
+            f"{shorten(item.query)}: meant {item.meant}, "
+            + (f"first {', '.join(item.before)}" if item.before else "nothing is suggested")
+            for item in self.taken
+        ]
+        return {
+            "Pairs that compete for requests": list(map(str, self.overlaps)),
+            "Requests that go to another skill": requests,
+            "Requests that must not load a skill": [
+                f"{shorten(query)}: wrong, suggests {skill}" for query, skill in self.wrong
+            ],
+            "Skills without requests": self.unmeasured,
+        }
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -219,6 +248,12 @@ class _Likeness:
 
     def _weigh(self, words: Iterable[str]) -> float:
         return sum(math.log(1 + len(self._words) / len(self._by_word[word])) for word in words)
+
+
+def shorten(text: str) -> str:
+    """Return the start of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 def _sort(a: str, b: str) -> tuple[str, str]:

@@ -10,14 +10,11 @@ from typing import Any
 from deepskills._skillmd.text import counted
 from deepskills.evals.files import EvalTask, SkillEvals
 from deepskills.evals.grading import Verdict
-from deepskills.evals.library import LibraryReport
+from deepskills.evals.library import LibraryReport, shorten
 from deepskills.evals.runs import Outcome
 
 BAR = 20
 """The width of a bar."""
-
-SHOWN_CHARACTERS = 60
-"""How many characters of a query the table shows."""
 
 _Z = 1.959964
 """95 % of cases are within this many standard deviations."""
@@ -305,7 +302,7 @@ def table(report: EvalReport, *, is_ascii: bool = False) -> list[str]:
             lines += _task_lines(task, is_ascii)
     if report.proves_nothing:
         lines += ["", "  prove nothing, because they also hold without the skill:"]
-        lines += [f"    {task}: {_short(text)}" for task, text in report.proves_nothing]
+        lines += [f"    {task}: {shorten(text)}" for task, text in report.proves_nothing]
     failures = [outcome.error for outcome in report.outcomes if outcome.error and outcome.status != "over-steps"]
     for error in dict.fromkeys(failures):
         lines += ["", f"  {counted(failures.count(error), 'run')} ended early: {error}"]
@@ -326,15 +323,15 @@ def _trigger_line(item: TriggerResult, is_ascii: bool) -> str:  # noqa: FBT001 -
     mark = "" if item.right.part == item.right.whole else "  <- wrong" if not item.right.part else "  <- sometimes"
     others = f" (loaded {', '.join(item.instead)})" if item.instead and mark else ""
     should = "yes" if item.should_trigger else "no"
-    return f"  {count:<8}{_bar(loads, is_ascii)}  {tokens:>8,}  {should:<6}  {_short(item.query)}{mark}{others}"
+    return f"  {count:<8}{_bar(loads, is_ascii)}  {tokens:>8,}  {should:<6}  {shorten(item.query)}{mark}{others}"
 
 
 def _rank_line(item: TriggerResult) -> str:
     where = f"ranks {item.rank}" if item.rank else "is not suggested"
     if not item.should_trigger:
-        return f"    {_short(item.query)}: ranks first, but should not load"
+        return f"    {shorten(item.query)}: ranks first, but should not load"
     instead = f"; suggested instead: {', '.join(item.instead)}" if item.instead else "; nothing is suggested"
-    return f"    {_short(item.query)}: {where}{instead}"
+    return f"    {shorten(item.query)}: {where}{instead}"
 
 
 def _task_lines(task: TaskResult, is_ascii: bool) -> Iterator[str]:  # noqa: FBT001 - one caller
@@ -346,9 +343,9 @@ def _task_lines(task: TaskResult, is_ascii: bool) -> Iterator[str]:  # noqa: FBT
     for place, text in enumerate(task.task.expectations):
         verdict = _at(task.verdicts, place)
         if verdict.passed is None:
-            yield f"    not graded: {_short(text)} ({_short(verdict.evidence)})"
+            yield f"    not graded: {shorten(text)} ({shorten(verdict.evidence)})"
         elif not verdict.passed:
-            yield f"    does not hold: {_short(text)}"
+            yield f"    does not hold: {shorten(text)}"
     for side, run in zip(("with", "without"), runs, strict=False):
         if run.error:
             yield f"    {side} the skill: {run.error}"
@@ -365,11 +362,6 @@ def _bar(rate: Rate, is_ascii: bool) -> str:  # noqa: FBT001 - one caller
         # A single one of many must not look like none.
         filled = max(1, filled)
     return full * filled + empty * (BAR - filled)
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -433,30 +425,10 @@ def to_html(reports: Sequence[EvalReport], library: LibraryReport | None = None)
 
 
 def _library(library: LibraryReport) -> Iterator[str]:
-    size, requests = counted(len(library.skills), "skill"), counted(library.queries, "request")
-    yield f'<p class="soft">{size}, {requests} ranked without a model.</p>'
-    if library.overlaps:
-        yield "<h3>Pairs that compete for requests</h3>"
-    most = max((pair.taken for pair in library.overlaps), default=0)
-    for pair in library.overlaps:
-        tag = '<span class="tag bad">take each other\'s requests</span>' if pair.is_mutual else ""
-        names = f"<b>{escape(pair.first)}</b> and <b>{escape(pair.second)}</b> {tag}"
-        words = f"their descriptions share {pair.similarity:.0%} of their rare words"
-        bar = _row("requests taken", pair.taken, most, str(pair.taken), "bad")
-        yield f'<div class="card overlap"><p>{names}</p>{bar}'
-        yield f'<p class="soft">{words}</p></div>'
-    if library.taken:
-        yield "<h3>Requests that go to another skill</h3><ul>"
-        for item in library.taken:
-            before = ", ".join(map(escape, item.before)) or "nothing is suggested"
-            about = f"meant {escape(item.meant)}, first: {before}"
-            yield f'<li>{escape(item.query)}<br><span class="soft">{about}</span></li>'
-        yield "</ul>"
-    if library.wrong:
-        yield "<h3>Requests that must not load a skill</h3><ul>"
-        for query, skill in library.wrong:
-            yield f'<li>{escape(query)} <span class="tag bad">wrong</span> suggests {escape(skill)}</li>'
-        yield "</ul>"
+    yield f'<p class="soft">{library}.</p>'
+    for heading, lines in library.lists().items():
+        if lines:
+            yield f"<h3>{heading}</h3><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def _report(report: EvalReport) -> Iterator[str]:
@@ -534,11 +506,11 @@ def _task(task: TaskResult, most: int) -> Iterator[str]:
             yield _row(label, run.tokens, most, f"{run.tokens:,}", kind)
     yield "<ul>"
     for place, text in enumerate(task.task.expectations):
-        verdict = task.verdicts[place] if place < len(task.verdicts) else None
-        word, kind = _VERDICTS[verdict.passed if verdict is not None else None]
+        verdict = _at(task.verdicts, place)
+        word, kind = _VERDICTS[verdict.passed]
         nothing = _PROVES_NOTHING if task.proves_nothing(place) else ""
         yield f'<li>{escape(text)} <span class="tag {kind}">{word}</span>{nothing}'
-        if verdict is not None and verdict.evidence:
+        if verdict.evidence:
             yield f'<br><span class="soft">{escape(verdict.evidence)}</span>'
         yield "</li>"
     yield "</ul>"
@@ -570,5 +542,4 @@ def _row(label: str, part: float, whole: float, figure: str, kind: str) -> str:
 
 def _sure(rate: Rate) -> str:
     low, high = rate.interval
-    share = rate.share or 0
-    return f"{rate.part} of {rate.whole}, {share:.0%} ({low:.0%} to {high:.0%})"
+    return f"{rate.part} of {rate.whole}, {rate.share or 0:.0%} ({low:.0%} to {high:.0%})"

@@ -8,7 +8,6 @@ from typing import Any
 from deepskills import evals
 from deepskills._cli.files import UsageError, absolute, named_sources, usual_sources
 from deepskills._cli.output import Output, prose, visible
-from deepskills._skillmd.text import counted
 from deepskills.evals.budget import journal_path
 from deepskills.evals.report import table
 
@@ -131,38 +130,16 @@ def _run_library(given: EvalArguments, output: Output) -> bool:
 
 
 def _show_library(output: Output, library: evals.LibraryReport) -> None:
-    size, queries = counted(len(library.skills), "skill"), counted(library.queries, "request")
-    output.line(f"{size}, {queries} ranked without a model")
-    most = max((pair.taken for pair in library.overlaps), default=1) or 1
-    pairs = []
-    for pair in library.overlaps:
-        mutual = ", each takes the other's" if pair.is_mutual else ""
-        taken = f"{counted(pair.taken, 'request')} taken{mutual}, {pair.similarity:.0%} of rare words shared"
-        pairs.append(f"{output.bar(pair.taken, most)}  {prose(pair.first)} and {prose(pair.second)}: {taken}")
-    requests = []
-    for item in library.taken:
-        before = f"first {', '.join(map(prose, item.before))}" if item.before else "nothing is suggested"
-        requests.append(f"{prose(item.query)}: meant {prose(item.meant)}, {before}")
-    _show_some(output, "pairs that compete for requests:", pairs)
-    _show_some(output, "requests that go to another skill:", requests)
-    wrong = [f"{prose(query)}: wrong, suggests {prose(skill)}" for query, skill in library.wrong]
-    _show_some(output, "requests that must not load a skill:", wrong)
-    if library.unmeasured:
-        names = ", ".join(map(prose, library.unmeasured[:MAX_SHOWN]))
-        more = len(library.unmeasured) - MAX_SHOWN
-        output.line("")
-        output.line(f"without queries: {names}{f' and {more:,} more' if more > 0 else ''}")
-
-
-def _show_some(output: Output, heading: str, lines: Sequence[str]) -> None:
-    """Show the first lines of a list, and how many more there are."""
-    if lines:
-        output.line("")
-        output.line(heading)
-    for line in lines[:MAX_SHOWN]:
-        output.line(f"  {line}")
-    if len(lines) > MAX_SHOWN:
-        output.line(f"  and {len(lines) - MAX_SHOWN:,} more; --json has them all")
+    """Show the first lines of each list, and how many more there are."""
+    output.line(str(library))
+    for heading, lines in library.lists().items():
+        if lines:
+            output.line("")
+            output.line(f"{heading}:")
+        for line in lines[:MAX_SHOWN]:
+            output.line(f"  {prose(line)}")
+        if len(lines) > MAX_SHOWN:
+            output.line(f"  and {len(lines) - MAX_SHOWN:,} more; --json has them all")
 
 
 def _show(output: Output, lines: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from deepskills._cli.commands.validate import validate_paths
 from deepskills._cli.files import UsageError, named_sources, usual_sources
 from deepskills._cli.output import Output, prose
 from deepskills._files.paths import named_paths
+from deepskills._install.git import make_environment
 from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import counted
@@ -290,6 +291,8 @@ def _git(place: Path, *arguments: str) -> bytes:
             timeout=GIT_SECONDS,
             check=False,
             stdin=subprocess.DEVNULL,
+            # A git hook is given variables that name its own repository and index.
+            env=make_environment(),
         )
     except FileNotFoundError:
         raise UsageError("git is not installed. Install it, or leave --base out.") from None

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from deepskills._cli.files import UsageError
 from deepskills._cli.result import FAILED, Result, prints
 
 if TYPE_CHECKING:
@@ -70,6 +72,12 @@ def export(
     return _run(output, database, work)
 
 
+def _check_directory(file: str) -> None:
+    # The driver would find out as well, and leave a thread behind that ends with a traceback.
+    if not Path(file).absolute().parent.is_dir():
+        raise UsageError(f"There is no directory for the database {file}. Create it, or name another.")
+
+
 def _run(output: "Output", database: str, work: "Callable[[SkillService], Awaitable[list[Done]]]") -> Result:
     from deepskills._cli.output import prose  # noqa: PLC0415 - the help needs none
 
@@ -77,19 +85,30 @@ def _run(output: "Output", database: str, work: "Callable[[SkillService], Awaita
         import deepskills.store  # noqa: F401, PLC0415 - needs the extra
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from None
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - needs the extra
     from sqlalchemy.ext.asyncio import async_sessionmaker  # noqa: PLC0415 - needs the extra
 
     from deepskills.store import SkillService, create_store_engine, migrations  # noqa: PLC0415 - needs the extra
 
     async def run() -> "list[Done]":
-        engine = create_store_engine(database)
         try:
-            # A new database has no tables, and an old one may be behind; where nothing is to be done this costs little.
-            await migrations.upgrade(engine)
-            async with async_sessionmaker(engine)() as session:
-                return await work(SkillService(session))
-        finally:
-            await engine.dispose()
+            engine = create_store_engine(database)
+            if engine.dialect.name == "sqlite":
+                _check_directory(engine.url.database or "")
+            try:
+                # A new database has no tables, and an old one may be behind; where nothing is to be done this costs
+                # little.
+                await migrations.upgrade(engine)
+                async with async_sessionmaker(engine)() as session:
+                    return await work(SkillService(session))
+            finally:
+                await engine.dispose()
+        except (SQLAlchemyError, OSError) as error:
+            # A file of the directory has a name, a connection has none.
+            if getattr(error, "filename", None):
+                raise
+            reason = getattr(error, "orig", None) or error
+            raise UsageError(f"The database cannot be used: {reason}. Check --database, and that it runs.") from None
 
     done = asyncio.run(run())
 
