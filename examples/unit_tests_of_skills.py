@@ -1,6 +1,6 @@
 """Unit tests of a skills middleware: hooks and tools on a state made by hand, then whole agents with a scripted model.
 
-Run it with `pytest examples/unit_tests_of_skills.py`, or as a program. `unit_test.py` is a shorter start.
+Run it with `pytest examples/unit_tests_of_skills.py`, or as a program.
 """
 
 # ruff: noqa: S101, PLR2004 - tests

@@ -8,10 +8,10 @@ import pytest
 from langchain.agents.middleware import ToolCallRequest
 from langchain_core.messages import HumanMessage, ToolMessage
 
-from deepskills import SkillExtension, SkillRun, SkillsMiddleware
+from deepskills import SkillExtension, SkillRun
 from deepskills.extensions import SkillModels
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import Conversation, Mode, both_modes, disk, load, loaded_in, skill_md, unload, write_files
+from support import Conversation, Mode, both_modes, load, loaded_in, skill_md, skills, unload, write_files
 
 
 class ModelOf(ScriptedChatModel):
@@ -28,10 +28,6 @@ def library(root: Path, *names: str, size: int = 0, **fields: Any) -> None:
     for name in names:
         body = f"Text of {name}.\n" + "word " * size
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, body=body, **fields)})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def talk(mode: Mode, root: Path, model: ScriptedChatModel, **options: Any) -> Conversation:

@@ -27,7 +27,7 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import Conversation, Mode, both_modes, disk, load, picked, run, skill_md, write_files
+from support import Conversation, Mode, both_modes, disk, load, picked, run, skill_md, skills, write_files
 
 orders = pytest.mark.parametrize("order", ["guard first", "skills first"])
 
@@ -47,10 +47,6 @@ def other(n: int) -> str:
 
 def library(root: Path, body: str = BODY, name: str = "deploy") -> None:
     write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, body=body)})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def pii(**where: bool) -> PIIMiddleware:

@@ -32,6 +32,7 @@ from support import (
     run,
     share_of,
     skill_md,
+    skills,
     stream,
     tool_messages,
     unload,
@@ -45,10 +46,6 @@ def library(root: Path, *names: str, size: int = 0) -> None:
     for name in names:
         body = f"Text of {name}.\n" + "x" * size
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, body=body)})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 # Marks.

@@ -26,6 +26,7 @@ from support import (
     loaded_in,
     share_of,
     skill_md,
+    skills,
     stream,
     tool_messages,
     write_files,
@@ -39,10 +40,6 @@ def library(root: Path, *names: str, **fields: Any) -> None:
     for name in names:
         body = f"Text of {name} for <$ARGUMENTS>.\n"
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, body=body, **fields)})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware[Any, Any]:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def told(events: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

@@ -14,10 +14,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command
 
-from deepskills import Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsMiddleware, SkillsState
+from deepskills import Refuse, SkillEntry, SkillExtension, SkillLoad, SkillRun, SkillsState
 from deepskills.extensions import SkillApproval
 from deepskills.testing import ScriptedChatModel, call_tools
-from support.agents import Conversation, disk, load, run, skill_md, stream, tool_messages, unload, write_files
+from support.agents import Conversation, disk, load, run, skill_md, skills, stream, tool_messages, unload, write_files
 from support.modes import Mode
 
 LONG = "# Long\n\n" + "long words " * 6_000 + "\n\nThe end.\n"
@@ -38,10 +38,6 @@ def library(root: Path, needs: dict[str, str] | None = None, **fields: Any) -> N
     for name, wanted in (LIBRARY if needs is None else needs).items():
         extra: dict[str, Any] = {"metadata": {"requires": wanted}} if wanted else {}
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, **extra, **fields)})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware[Any, Any]:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def text_of(name: str) -> str:

@@ -33,6 +33,7 @@ from support import (
     loaded_in,
     run,
     skill_md,
+    skills,
     stream,
     unload,
     without_origin,
@@ -47,10 +48,6 @@ def library(root: Path, *names: str, body: str = "", **files: str) -> None:
     for name in names:
         write_files(root, {f"skills/{name}/SKILL.md": skill_md(name, body=body or f"Text of {name}.\n" + "x" * 400)})
     write_files(root, {f"skills/{path}": text for path, text in files.items()})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 class Events:

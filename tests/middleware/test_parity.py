@@ -15,17 +15,15 @@ from deepagents.middleware import FilesystemMiddleware
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain.tools import ToolRuntime
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import BaseTool, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 from pydantic import Field
 
 from deepskills import SkillsMiddleware, SkillsState
 from deepskills.testing import Reply, Request, ScriptedChatModel, call_tools
-from support import FakeBackend, Mode, both_modes, disk, run, skill_md, state_files, unlisted, write_files
+from support import FakeBackend, Mode, both_modes, disk, pin_skills, run, skill_md, state_files, unlisted, write_files
 
 Files: TypeAlias = Mapping[str, str]
 
@@ -55,13 +53,6 @@ def echo(text: str) -> str:
 def other_ping(text: str) -> str:
     """Answer a ping in another way."""
     return f"other {text}"
-
-
-@tool
-def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]:
-    """Name skills for the next model call."""
-    answer = ToolMessage("Named.", tool_call_id=runtime.tool_call_id)
-    return Command(update={"pinned_skills": names, "messages": [answer]})
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from support import (
     fails,
     load,
     loaded_in,
+    pin_skills,
     run,
     skill_md,
     tool_messages,
@@ -37,13 +38,6 @@ from support.agents import loaded_state
 
 NAMES = ("alpha", "beta", "gamma")
 SECRET = "the launch code is 0000"
-
-
-@tool
-def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]:
-    """Name skills for the next model call."""
-    answer = ToolMessage("Named.", tool_call_id=runtime.tool_call_id)
-    return Command(update={"pinned_skills": names, "messages": [answer]})
 
 
 def talk(mode: Mode, root: Path, *, tools: Sequence[BaseTool] = (), **options: Any) -> Conversation:

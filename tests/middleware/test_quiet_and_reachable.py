@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 
-from deepskills import SkillExtension, SkillsMiddleware
-from support import MODES, Conversation, Mode, disk, load, skill_md, write_files
+from deepskills import SkillExtension
+from support import MODES, Conversation, Mode, load, skill_md, skills, write_files
 
 both_modes = pytest.mark.parametrize("mode", MODES)
-
-
-def make(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def plain(name: str) -> str:
@@ -31,13 +27,13 @@ def test_a_problem_is_logged_once_per_process(mode: Mode, tmp_path: Path, caplog
     """However many threads and agents find it; a file with another problem is logged again."""
     write_files(tmp_path, {"skills/a/SKILL.md": plain("A"), "skills/b/SKILL.md": "---\nname: b\n---\n"})
     for _ in range(3):
-        Conversation(mode, make(tmp_path)).say("done")
+        Conversation(mode, skills(tmp_path)).say("done")
     lines = warned(caplog)
     assert len(lines) == len(set(lines)) == 3
     assert "name-invalid" in "".join(lines)
     assert "description-missing" in "".join(lines)
     write_files(tmp_path, {"skills/b/SKILL.md": "no frontmatter"})
-    Conversation(mode, make(tmp_path)).say("done")
+    Conversation(mode, skills(tmp_path)).say("done")
     assert len(warned(caplog)) == 4
 
 
@@ -45,13 +41,13 @@ def test_many_problems_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFix
     """More than twenty new problems of one discovery are counted by code in one line."""
     write_files(tmp_path, {f"skills/s{n}/SKILL.md": plain(f"S{n}!") for n in range(19)})
     write_files(tmp_path, {f"skills/b{n}/SKILL.md": "no frontmatter" for n in range(2)})
-    talk = Conversation("sync", make(tmp_path))
+    talk = Conversation("sync", skills(tmp_path))
     talk.say("done")
     [line] = warned(caplog)
     assert "19 name-invalid" in line
     assert "2 no-frontmatter" in line
     assert len(talk.state["skills_problems"]) > 20
-    Conversation("sync", make(tmp_path)).say("done")
+    Conversation("sync", skills(tmp_path)).say("done")
     assert len(warned(caplog)) == 1
 
 
@@ -61,12 +57,12 @@ def test_skills_that_nobody_can_start_are_told(mode: Mode, tmp_path: Path) -> No
     fields: dict[str, Any] = {"disable-model-invocation": True}
     write_files(tmp_path, {f"skills/u{n}/SKILL.md": skill_md(f"u{n}", "Ships it.", **fields) for n in range(3)})
     write_files(tmp_path, {"skills/plain/SKILL.md": skill_md("plain")})
-    talk = Conversation(mode, make(tmp_path))
+    talk = Conversation(mode, skills(tmp_path))
     talk.say("done")
     [found] = talk.state["skills_problems"]
     assert (found["code"], found["severity"]) == ("skills-user-only", "warning")
     assert " 3 " in found["message"]
-    talk = Conversation(mode, make(tmp_path, slash_commands=True))
+    talk = Conversation(mode, skills(tmp_path, slash_commands=True))
     talk.say("done")
     assert talk.state["skills_problems"] == []
 
@@ -74,7 +70,7 @@ def test_skills_that_nobody_can_start_are_told(mode: Mode, tmp_path: Path) -> No
         return "always" if skill["name"] == "u1" else "on"
 
     for visibility in ({"u1": "always"}, rule):
-        talk = Conversation(mode, make(tmp_path, visibility=visibility, extra_tools=["search_skills"]))
+        talk = Conversation(mode, skills(tmp_path, visibility=visibility, extra_tools=["search_skills"]))
         refused, found_it = talk.call(load("u0"), ("search_skills", {"query": "ships"}))
         (loaded,) = talk.call(load("u1"))
         assert (refused.status, loaded.status, talk.loaded) == ("error", "success", ["u1"])
@@ -110,7 +106,7 @@ def test_a_broken_file_of_a_hidden_skill_tells_nothing(mode: Mode, tmp_path: Pat
         {"extensions": [Hides()]},
     ]
     for chosen in options:
-        talk = Conversation(mode, make(tmp_path, extra_tools=["list_skill_assets"], **chosen))
+        talk = Conversation(mode, skills(tmp_path, extra_tools=["list_skill_assets"], **chosen))
         hidden, nothing, broken, files = talk.call(
             load("secret-plan"), load("secret-plam"), load("bad"), ("list_skill_assets", {"skill_name": "secret-plan"})
         )
@@ -124,7 +120,7 @@ def test_descriptions_of_name_only_skills_are_not_searched(mode: Mode, tmp_path:
     """`search_skills` finds such a skill by its name, and by nothing that its description or tags say."""
     write_files(tmp_path, {"skills/alpha/SKILL.md": skill_md("alpha", "Handles the zebra merger.", tags="unicorn")})
     write_files(tmp_path, {"skills/other/SKILL.md": skill_md("other", "Handles invoices.")})
-    talk = Conversation(mode, make(tmp_path, visibility={"alpha": "name-only"}, extra_tools=["search_skills"]))
+    talk = Conversation(mode, skills(tmp_path, visibility={"alpha": "name-only"}, extra_tools=["search_skills"]))
     by_text, by_tag, by_name = talk.call(
         *(("search_skills", {"query": query}) for query in ("zebra merger", "unicorn", "alpha"))
     )

@@ -9,8 +9,7 @@ from langchain_core.messages import HumanMessage, RemoveMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
-from deepskills import SkillsMiddleware
-from support import Conversation, Mode, both_modes, disk, run, write_files
+from support import Conversation, Mode, both_modes, run, skills, write_files
 
 COMPACTED = {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("go on")]}
 BODY = "All <$ARGUMENTS> first <$0> second <$ARGUMENTS[1]> to <$place> in <${SKILL_DIR}> of <${CLAUDE_SESSION_ID}>.\n"
@@ -19,10 +18,6 @@ BODY = "All <$ARGUMENTS> first <$0> second <$ARGUMENTS[1]> to <$place> in <${SKI
 def library(root: Path, body: str = BODY, extra: str = "arguments: [what, place]\n") -> None:
     text = f"---\nname: deploy\ndescription: Ships.\n{extra}argument-hint: '[what] [place]'\n---\n{body}"
     write_files(root, {"skills/deploy/SKILL.md": text})
-
-
-def skills(root: Path, **options: Any) -> SkillsMiddleware:
-    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
 
 
 def load_with(arguments: Any) -> tuple[str, dict[str, Any]]:

@@ -22,7 +22,20 @@ from langgraph.types import Command, interrupt
 
 from deepskills import SkillsMiddleware
 from deepskills.testing import ScriptedChatModel, call_tools
-from support import MODES, Conversation, Mode, both_modes, disk, load, run, skill_md, tool_messages, unload, write_files
+from support import (
+    MODES,
+    Conversation,
+    Mode,
+    both_modes,
+    disk,
+    load,
+    pin_skills,
+    run,
+    skill_md,
+    tool_messages,
+    unload,
+    write_files,
+)
 
 Call: TypeAlias = tuple[str, dict[str, Any]]
 Tools: TypeAlias = Sequence[Any] | Callable[..., Any] | None
@@ -59,13 +72,6 @@ def resolve(name: str, runtime: object) -> list[BaseTool]:  # noqa: ARG001 - a r
 async def aresolve(name: str, runtime: object) -> list[BaseTool]:
     await asyncio.sleep(0)
     return resolve(name, runtime)
-
-
-@tool
-def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]:
-    """Name skills for the next model call."""
-    answer = ToolMessage("Named.", tool_call_id=runtime.tool_call_id)
-    return Command(update={"pinned_skills": names, "messages": [answer]})
 
 
 KINDS: list[tuple[str, Mode, Tools]] = [

@@ -9,16 +9,14 @@ from deepagents import create_deep_agent
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest
 from langchain.agents.middleware.types import ExtendedModelResponse, ModelResponse
-from langchain.tools import ToolRuntime
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from deepskills import SkillsMiddleware, SkillsState
 from deepskills.testing import Request, ScriptedChatModel, call_tools
-from support import Mode, both_modes, disk, load, loaded_in, picked, run, skill_md, unload, write_files
+from support import Mode, both_modes, disk, load, loaded_in, picked, pin_skills, run, skill_md, unload, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:The feature `forked subagents` is in beta")
 
@@ -35,13 +33,6 @@ PING = ("ping", {"text": "1"})
 def ping(text: str) -> str:
     """Answer a ping."""
     return f"pong {text}"
-
-
-@tool
-def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]:
-    """Name skills for the next model call."""
-    answer = ToolMessage("Named.", tool_call_id=runtime.tool_call_id)
-    return Command(update={"pinned_skills": names, "messages": [answer]})
 
 
 class Watched(SkillsMiddleware[Any, Any]):

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,23 @@ def test_ci_runs_on_every_supported_python() -> None:
     [run] = [step for step in whole if step.get("run") == ".ci/run"]
     assert "env" not in run, "without a Python that is named, it runs everything"
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True)
+
+
+@pytest.mark.parametrize("failing", ["", "test-newest"], ids=["all-pass", "one-fails"])
+def test_ci_says_how_long_each_part_took(failing: str, tmp_path: Path) -> None:
+    """`.ci/run` runs its parts in order, ends at one that fails, and lists the minutes of each that ran."""
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/sh\n[ "$1" != "{failing}" ] || exit 2\n')
+    make.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run([str(ROOT / ".ci" / "run")], env=env, capture_output=True, text=True, check=False)
+    parts = re.findall(r"^ +0 min \d\d s  make ([\w-]+)", done.stdout, flags=re.MULTILINE)
+    first = ["test", "test-oldest", "test-newest"]
+    if failing:
+        assert (done.returncode, parts) == (2, first)
+    else:
+        assert done.returncode == 0
+        assert parts[:7] == [*first, "test-browser", "test-mcp", "test-providers", "test-wheel"]
 
 
 def test_the_floor_of_coverage_holds_in_ci() -> None:

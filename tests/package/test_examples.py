@@ -65,10 +65,6 @@ SHOWN = {
         "7 o'clock: {'skill.refused: release-notes': 1}",
         "9 o'clock: {'skill.loaded: release-notes': 1}",
     ],
-    "unit_test": [
-        "test_the_model_is_offered_the_skill: passed",
-        "test_a_loaded_skill_is_in_the_next_request: passed",
-    ],
     "unit_tests_of_skills": [
         "test_files_of_a_skill_are_found_by_directory: passed",
         "test_a_load_gives_the_text_and_the_files: passed",

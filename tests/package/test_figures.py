@@ -33,10 +33,14 @@ def rows_of(text: str) -> list[list[str]]:
 
 PRINTED = rows_of(BENCHMARKS.read_text(encoding="utf-8"))[2:]
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
-TABLE = re.compile(r"^\| measured \|.*\n(?:\|.*\n)+", flags=re.MULTILINE)
+TABLE = re.compile(r"^\| (?:measured|实测) \|.*\n(?:\|.*\n)+", flags=re.MULTILINE)
+TRANSLATED = ROOT / "README.zh-CN.md"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if TABLE.search(page.read_text("utf-8"))], ids=named)
+WITH_FIGURES = [page for page in PAGES if page != TRANSLATED and TABLE.search(page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", WITH_FIGURES, ids=named)
 def test_figures_of_a_page_are_those_that_were_measured(page: Path) -> None:
     """Each row of such a table begins a row that `make bench` printed, and its numbers stand there."""
     text = page.read_text(encoding="utf-8")
@@ -46,6 +50,15 @@ def test_figures_of_a_page_are_those_that_were_measured(page: Path) -> None:
             printed = [row for row in PRINTED if row[0].startswith(what)]
             assert printed, what
             assert [cell for cell in cells if not any(is_from(cell, source) for source in printed[0][1:3])] == [], what
+
+
+def test_figures_of_a_translation_are_those_of_the_original() -> None:
+    """Row by row, the numbers of a translated table are the numbers of the table that it translates."""
+    tables = []
+    for page in (ROOT / "README.md", TRANSLATED):
+        [table] = TABLE.findall(page.read_text(encoding="utf-8"))
+        tables.append([[sorted(set(NUMBER.findall(cell))) for cell in cells] for cells in rows_of(table)])
+    assert tables[0] == tables[1]
 
 
 def is_from(cell: str, source: str) -> bool:

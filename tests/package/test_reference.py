@@ -9,7 +9,7 @@ from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 
 import deepskills
-from deepskills import CustomEvent, SkillEvent, SkillsMiddleware, SkillsState, evals, extensions, store
+from deepskills import CustomEvent, SkillEvent, SkillExtension, SkillsMiddleware, SkillsState, evals, extensions, store
 from deepskills.extensions import SkillScripts
 from deepskills.store import create_skills_router
 from deepskills.testing import ScriptedChatModel, call_tools
@@ -126,6 +126,14 @@ def test_every_route_of_the_store_has_a_row() -> None:
     served: list[Any] = create_skills_router(lambda: None, lambda: None).routes  # type: ignore[arg-type, return-value]
     known = {f"{method} {route.path.replace(':path', '')}" for route in served for method in route.methods - {"-"}}
     assert set(re.findall(r"`((?:GET|POST|PUT|DELETE) /\S*)`", page)) == known
+
+
+def test_every_method_of_an_extension_has_a_row() -> None:
+    """The how-to says of each method of `SkillExtension` when it is called and what it can do."""
+    page = (ROOT / "docs" / "how-to" / "extensions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+\(.*?) \|", page, flags=re.MULTILINE)
+    methods = {name for name, value in vars(SkillExtension).items() if callable(value) and not name.startswith("_")}
+    assert {name for row in rows for name in re.findall(r"`(\w+)\(", row)} == methods
 
 
 def test_every_reason_is_explained() -> None:

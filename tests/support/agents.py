@@ -10,13 +10,15 @@ from deepagents.backends import FilesystemBackend
 from deepagents.backends.utils import create_file_data
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
+from langchain.tools import ToolRuntime
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Command
 
 from deepskills import SkillsMiddleware, SkillsState, generate_skill_md
 from deepskills._io.drivers import Steps
@@ -58,6 +60,18 @@ def write_files(root: Path, files: Mapping[str, str | bytes]) -> None:
 def disk(root: Path) -> FilesystemBackend:
     """Return a backend whose `/` is `root`."""
     return FilesystemBackend(root_dir=root, virtual_mode=True)
+
+
+def skills(root: Path, **options: Any) -> SkillsMiddleware[Any, Any]:
+    """Return the middleware on the skills in the directory `skills` of `root`."""
+    return SkillsMiddleware(backend=disk(root), sources=["/skills"], **options)
+
+
+@tool
+def pin_skills(names: list[str], runtime: ToolRuntime[Any, Any]) -> Command[Any]:
+    """Name skills for the next model call."""
+    answer = ToolMessage("Named.", tool_call_id=runtime.tool_call_id)
+    return Command(update={"pinned_skills": names, "messages": [answer]})
 
 
 def run(mode: Mode, agent: Runnable[Any, Any], given: Any = "go", config: Any = None, **kwargs: Any) -> dict[str, Any]:
