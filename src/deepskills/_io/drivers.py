@@ -479,9 +479,12 @@ def _to_failed(error: BaseException) -> Failed:
 
 def _contain(error: BaseException) -> Exception:
     """Return as a usual exception what would end more than the call, such as `exit` or a client that cancels itself."""
-    if isinstance(error, Exception):
+    if isinstance(error, asyncio.CancelledError | CancelledError):
+        what = "was cancelled"
+    elif isinstance(error, Exception):
         return error
-    what = f"called exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {describe(error)}"
+    else:
+        what = f"called exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {describe(error)}"
     contained = RuntimeError(f"it {what}")
     contained.__cause__ = error
     return contained
