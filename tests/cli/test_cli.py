@@ -1,6 +1,5 @@
 """The `deepskills` command: what it prints for people, pipes and programs, how it exits, what it writes."""
 
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -10,10 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from click.testing import Result
@@ -24,6 +21,7 @@ from deepskills import __main__ as entry
 from deepskills import validate_skill
 from support import skill_md, write_files
 from support.command_line import invoke
+from support.terminal import drawn, read_to_the_end
 
 ROW_KEYS = ["name", "description", "path", "source", "tokens", "resources", "problems"]
 DETAIL_KEYS = [
@@ -63,38 +61,6 @@ def in_terminal(args: Sequence[str], typed: str = "") -> tuple[int, str]:
     os.write(ours, typed.encode())
     shown = read_to_the_end(ours)
     return process.wait(), shown
-
-
-def drawn(*args: str, columns: int = 120) -> str:
-    """Run a command that asks nothing in this process, on a terminal, and return all that the terminal showed."""
-    ours, theirs = pty.openpty()
-    with ThreadPoolExecutor(1) as pool:
-        shown = pool.submit(read_to_the_end, ours)
-        with (
-            open(theirs, "w", encoding="utf-8") as terminal,  # noqa: PTH123 - a number, not a path
-            contextlib.redirect_stdout(terminal),
-            contextlib.redirect_stderr(terminal),
-            mock.patch.dict(os.environ, COLUMNS=str(columns)),
-            mock.patch.object(sys, "argv", ["deepskills", *args]),
-            contextlib.suppress(SystemExit),
-        ):
-            entry.main()
-        return shown.result()
-
-
-def read_to_the_end(terminal: int) -> str:
-    """Return what is written to a terminal until its other end is closed."""
-    shown = b""
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(terminal)
-    return shown.decode()
 
 
 def as_json(result: Result) -> Any:

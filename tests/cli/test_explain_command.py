@@ -13,6 +13,7 @@ from deepskills import SkillsMiddleware
 from deepskills.extensions import DEFAULT_ALIASES, JsonLinesRecorder, SkillSuggestions, SkillUsage, UsageEvent
 from deepskills.testing import ScriptedChatModel, call_tools
 from support import command_line, skill_md, write_files
+from support.terminal import drawn
 
 TEA = skill_md("tea", "Makes green and black tea. Use it when somebody wants tea.")
 COFFEE = skill_md("coffee", "Makes a cup of coffee from beans. Use it for coffee.")
@@ -130,10 +131,11 @@ def test_the_screen_fits_80_columns(name: str, tmp_path: Path, monkeypatch: pyte
     write_files(
         tmp_path, {**FILES, "skills/broken/SKILL.md": "---\nname: \x1b[31mred\n---\n", "more/tea/SKILL.md": TEA}
     )
-    done = invoke(name, "--request", "a cup of coffee from beans or tea", "-s", "skills", "-s", "more")
-    assert done.stdout
-    assert all(len(line) <= 80 or " " not in line.strip() for line in done.stdout.splitlines())
-    assert "\x1b" not in done.stdout
+    request = ("--request", "a cup of coffee from beans or tea", "-s", "skills", "-s", "more")
+    shown = drawn("explain", name, *request, columns=80)
+    assert shown
+    assert all(len(line) <= 80 or " " not in line.strip() for line in shown.splitlines())
+    assert "\x1b" not in shown + invoke(name, *request).stdout
 
 
 def test_a_log_of_events(tmp_path: Path) -> None:
@@ -165,7 +167,6 @@ def test_a_log_of_events(tmp_path: Path) -> None:
     ]
     shown = invoke("--events", str(log))
     assert "coffee: 0 loads, 1 missed, 0 left out, 1 refusal (max_loaded_skills)" in shown.stdout
-    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
 
 
 def test_wrong_usage() -> None:

@@ -86,9 +86,9 @@ class Output:
         """Print one line; a part may be a pair of text and style."""
         self._out.print(Text.assemble(*parts), soft_wrap=True)
 
-    def entry(self, *parts: str | tuple[str, str]) -> None:
+    def entry(self, *parts: str | tuple[str, str], indent: int = 2) -> None:
         """Print a text that may be long; a terminal gets it in lines without broken words, indented from the second."""
-        _print_wrapped(self._out, Text.assemble(*parts))
+        _print_wrapped(self._out, Text.assemble(*parts), indent)
 
     def text(self, text: str) -> None:
         """Print a text of several lines as it is, harmless to a terminal, which breaks no word of it."""

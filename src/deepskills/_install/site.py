@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,7 @@ from deepskills._catalog.lookup import requires_of
 from deepskills._install.origin import Origin, OriginKind
 from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, folded, shown
 from deepskills._install.trees import Node, Tree, open_archive
+from deepskills._io.drivers import in_thread
 from deepskills._providers.plugins import is_loopback
 from deepskills._skillmd.read import read_skill
 from deepskills._types import MAX_NAME_LENGTH, MAX_SKILL_FILE_BYTES, SKILL_FILE
@@ -87,25 +89,13 @@ def open_site(origin: Origin, workspace: Path, deadline: float, names: Collectio
         SourceError: If there is no index, or it cannot be used.
     """
     client = _Client(deadline)
-    done: list[Tree] = []
-    failed: list[BaseException] = []
-
-    def fetch() -> None:
-        try:
-            done.append(_fetch(client, origin, workspace, names))
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            failed.append(error)
-
     # A thread of its own: nothing else bounds how long a name takes to resolve, or headers to arrive.
-    thread = threading.Thread(target=fetch, daemon=True)
-    thread.start()
-    thread.join(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
-    if not done and not failed:
+    fetched = in_thread(_fetch, client, origin, workspace, names)
+    wait([fetched], min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX))
+    if not fetched.done():
         client.cut()
         raise _too_slow(origin.recorded)
-    if failed:
-        raise failed[0]
-    return done[0]
+    return fetched.result()
 
 
 def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection[str]) -> Tree:

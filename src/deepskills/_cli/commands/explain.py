@@ -6,7 +6,6 @@ settings would make of the files. Stages and codes are the same.
 
 import json
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,9 +51,6 @@ MAX_WORDS = 40
 
 MAX_LINE = 1_000_000
 """How long a line of a log may be."""
-
-WIDTH = 79
-"""How wide a line of text is; a path is never broken."""
 
 
 class Rival(TypedDict):
@@ -231,7 +227,7 @@ def _explain_silence(own: Explanation, asked: RequestReport) -> None:
 
 
 def show_explanation(output: Output, own: Explanation) -> None:
-    """Show an explanation in lines of at most 80 columns."""
+    """Show an explanation, one fact a line."""
     verdict = f"{own.stopped}: {own.code}" if own.stopped else "nothing stops it"
     _write(output, f"{prose(own.skill)}: {verdict}")
     _write(output, own.message, 2)
@@ -260,17 +256,7 @@ def _by(words: Sequence[str]) -> str:
 
 
 def _write(output: Output, text: str, indent: int = 0) -> None:
-    start = " " * indent
-    lines = textwrap.wrap(
-        prose(text),
-        WIDTH,
-        initial_indent=start,
-        subsequent_indent=f"{start}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in lines:
-        output.line(line)
+    output.entry(f"{' ' * indent}{prose(text)}", indent=indent + 2)
 
 
 # A log of events, as `SkillUsage(JsonLinesRecorder(...))` writes it.
