@@ -34,7 +34,7 @@ class _Commands(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        # Whoever reads has seen enough, as `head` does; click ends quietly.
+        # The reader has seen enough, as `head` does; click ends quietly.
         except BrokenPipeError:
             raise
         except KeyboardInterrupt:

@@ -50,7 +50,7 @@ def absolute(path: str) -> str:
     return Path(os.path.abspath(local)).as_posix()  # noqa: PTH100 - pathlib keeps `..`
 
 
-def usual_sources() -> list[Source]:
+def find_usual_sources() -> list[Source]:
     """Return the default sources that exist, each place once: people link one of them to another."""
     sources = [Source(absolute(path), path) for path in DEFAULT_SOURCES]
     there = [source for source in sources if _is_there(Path.is_dir, source)]
@@ -59,13 +59,13 @@ def usual_sources() -> list[Source]:
     return [source for source in there if last[os.path.realpath(source.path)] is source]
 
 
-def named_sources(given: Sequence[str]) -> list[Source]:
+def find_named_sources(given: Sequence[str]) -> list[Source]:
     """Return the sources that were named, each labelled as it was given.
 
     Raises:
         UsageError: If a named source is a file, or none of them exists.
     """
-    sources = [_named(path) for path in given]
+    sources = [_name_source(path) for path in given]
     for source in sources:
         if _is_there(Path.exists, source) and not _is_there(Path.is_dir, source):
             raise UsageError(f"The source {source.label} is a file. Name the directory that holds skill directories.")
@@ -75,7 +75,7 @@ def named_sources(given: Sequence[str]) -> list[Source]:
     return sources
 
 
-def _named(path: str) -> Source:
+def _name_source(path: str) -> Source:
     place = absolute(path)
     # A directory of skills may call itself a plugin without being laid out like one.
     if is_plugin(place) and (skills := Path(place, "skills")).is_dir():

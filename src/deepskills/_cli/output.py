@@ -1,6 +1,6 @@
 """Shows results: tables in a terminal, plain lines in a pipe, JSON when asked.
 
-Data goes to standard output, remarks to standard error, so that a pipe gets data alone. Whatever strangers wrote is
+Data goes to standard output, remarks to standard error, so that a pipe gets data alone. What strangers wrote is
 cleaned on the way out: a skill's description must not be able to recolour, retitle or rewrite a terminal.
 """
 
@@ -42,7 +42,7 @@ def prose(text: str) -> str:
 def to_json(value: object, encoding: str = "utf-8") -> str:
     """Return readable JSON in which every character that `encoding` lacks or a terminal would obey is escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    # Escapes of JSON mean the same to whoever parses it, and nothing to a terminal.
+    # Escapes of JSON mean the same to a parser, and nothing to a terminal.
     safe = "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
     try:
         safe.encode(encoding)
@@ -109,7 +109,7 @@ class Output:
         for found in problems:
             _print_wrapped(self._err, _problem_line(found))
 
-    def tabbed(self, *cells: str) -> None:
+    def row(self, *cells: str) -> None:
         """Print one line for programs, a tab between cells."""
         self._stdout.write("\t".join(prose(cell) for cell in cells) + "\n")
 
@@ -148,7 +148,7 @@ class Output:
         return wrapped
 
     def bar(self, part: int, whole: int) -> str:
-        """Return a bar of `part` in `whole`; whatever is there shows."""
+        """Return a bar of `part` in `whole`; a part that is not 0 shows."""
         length = max(1, round(part / whole * BAR_WIDTH)) if part > 0 else 0
         return (("#" if self.is_ascii else "█") * length).ljust(BAR_WIDTH)
 

@@ -21,7 +21,7 @@ from deepskills._install.paths import (
     MAX_SKILLS,
     STAGING,
     SourceError,
-    folded,
+    fold_case,
     name_is_safe,
     path_fault,
     shown,
@@ -129,7 +129,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
     # One at a time: none is kept.
     for path, content in tree.contents(readable):
         candidate = _candidate(readable[path], content)
-        found[readable[path]] = _held_to_the_format(candidate, path, content) if is_plugin else candidate
+        found[readable[path]] = _require_format(candidate, path, content) if is_plugin else candidate
     faults = [Candidate(path, path, refusal=reason) for path, reason in tree.faults.items()]
     return [*(found[directory] for directory in directories), *faults]
 
@@ -153,7 +153,7 @@ def _check_manifest(tree: Tree, label: str) -> None:
         raise SourceError(f"The plugin {label} is not used: {unfit}.") from None
 
 
-def _held_to_the_format(candidate: Candidate, path: str, content: bytes) -> Candidate:
+def _require_format(candidate: Candidate, path: str, content: bytes) -> Candidate:
     """Return a plugin's skill, with a refusal if it does not follow the specification to the letter."""
     why = " ".join(fault["message"] for fault in validate_skill(content, path=path)).rstrip(".")
     refusal = f"a plugin's skill must follow the specification: {why}" if why else None
@@ -177,7 +177,7 @@ def collect_files(tree: Tree, chosen: Sequence[Candidate], label: str) -> list[C
     count = sum(end - start for _, start, end in spans.values())
     if count > MAX_ENTRIES:
         raise SourceError(f"The skills of {label} have {count:,} files; at most {MAX_ENTRIES:,} are placed at once.")
-    twice = _twice_named(chosen)
+    twice = _find_duplicates(chosen)
     result = []
     for candidate in chosen:
         cut, start, end = spans[candidate.path]
@@ -235,7 +235,7 @@ def _refusal(files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list
         # The path, and each directory above it that no other path led to.
         while path not in known:
             known.add(path)
-            if (other := spellings.setdefault(folded(path), path)) != path:
+            if (other := spellings.setdefault(fold_case(path), path)) != path:
                 return f"{shown(other)} and {shown(path)} are one file on systems that ignore case"
             path = path.rpartition("/")[0]  # noqa: PLW2901 - on the way up
     return _find_repository(spellings)
@@ -275,7 +275,7 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
     for name in names:
         wanted = name.strip().rstrip("/").removeprefix("./") or ROOT
         found = [c for c in candidates if c.path == wanted] or [c for c in candidates if c.name == wanted]
-        found = found or [c for c in candidates if folded(c.name) == folded(wanted)]
+        found = found or [c for c in candidates if fold_case(c.name) == fold_case(wanted)]
         if not found:
             known = ", ".join(sorted({c.name for c in candidates})[:50])
             raise SkillNotFoundError(f"There is no skill {shown(name)} in {label}. It has: {known}.")
@@ -296,23 +296,23 @@ def with_required(
     """
     by_name: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        by_name.setdefault(folded(candidate.name), []).append(candidate)
+        by_name.setdefault(fold_case(candidate.name), []).append(candidate)
     result: dict[str, Candidate] = {}
     waiting = list(reversed(chosen))
-    taken = {folded(candidate.name) for candidate in chosen}
-    present = {folded(name) for name in installed}
+    taken = {fold_case(candidate.name) for candidate in chosen}
+    present = {fold_case(name) for name in installed}
     while waiting:
         candidate = waiting.pop()
         missing = []
         for name in candidate.requires:
-            if folded(name) in taken:
+            if fold_case(name) in taken:
                 continue
-            found = by_name.get(folded(name), [])
+            found = by_name.get(fold_case(name), [])
             near = [other for other in found if posixpath.dirname(other.path) == posixpath.dirname(candidate.path)]
             if len(near or found) == 1:
-                taken.add(folded(name))
+                taken.add(fold_case(name))
                 waiting += near or found
-            elif folded(name) not in present:
+            elif fold_case(name) not in present:
                 missing.append(name)
         if missing:
             noted = problem(posixpath.join(candidate.path, SKILL_FILE), "requires-missing", names=listed(missing))
@@ -321,11 +321,11 @@ def with_required(
     return list(result.values())
 
 
-def _twice_named(candidates: Sequence[Candidate]) -> dict[str, str]:
+def _find_duplicates(candidates: Sequence[Candidate]) -> dict[str, str]:
     """Return why skills that share a directory's name cannot be placed together, by path."""
     by_name: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        by_name.setdefault(folded(candidate.name), []).append(candidate)
+        by_name.setdefault(fold_case(candidate.name), []).append(candidate)
     return {
         candidate.path: f"the source has several skills of this name: {', '.join(c.path for c in same)}; "
         "choose one with --skill PATH"

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from deepskills._install.origin import TRANSPORTS, Origin, is_commit, without_credentials
+from deepskills._install.origin import TRANSPORTS, Origin, is_commit, strip_credentials
 from deepskills._install.paths import MAX_FILE_BYTES, MAX_HEADER_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
 from deepskills._install.trees import Entries, Kind, Node, Tree
 
@@ -121,7 +121,7 @@ def _fetch(origin: Origin, repository: Path, deadline: float) -> str:
         parse = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{target}^{{commit}}"]
         commit = _git(parse, repository, deadline)
     except SourceError:
-        raise SourceError(f"{without_credentials(url)} has no commit {shown(ref or 'HEAD')}.") from None
+        raise SourceError(f"{strip_credentials(url)} has no commit {shown(ref or 'HEAD')}.") from None
     return commit.strip()
 
 
@@ -184,14 +184,14 @@ def _run(arguments: Sequence[str], directory: Path) -> Iterator[_Process]:
 
 def _git(arguments: Sequence[str], directory: Path, deadline: float, origin: Origin | None = None) -> str:
     """Run git to its end and return what it printed; one that is too slow or fetches too much is stopped."""
-    where = without_credentials(origin.location) if origin is not None else "git"
+    where = strip_credentials(origin.location) if origin is not None else "git"
     with _run(arguments, directory) as process:
         while True:
             try:
                 out = process.communicate(timeout=POLL_SECONDS)[0]
                 break
             except subprocess.TimeoutExpired:
-                # Nobody can tell before how large a fetch will be, so its directory is watched while it grows.
+                # The size of a fetch is not known before, so its directory is watched while it grows.
                 if _size(directory) > MAX_REPOSITORY_BYTES:
                     raise SourceError(
                         f"The repository is larger than {MAX_REPOSITORY_BYTES:,} bytes. It was not fetched."

@@ -14,7 +14,7 @@ from typing import Any
 
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import digest_over
-from deepskills._install.paths import MAX_SKILL_FILES, folded, name_is_safe, path_fault, shown
+from deepskills._install.paths import MAX_SKILL_FILES, fold_case, name_is_safe, path_fault, shown
 from deepskills._types import SKILL_FILE
 
 LOCK_FILE = "deepskills.lock"
@@ -154,7 +154,7 @@ def lock_from(value: object, name: str = LOCK_FILE) -> Lock:
         if not isinstance(key, str) or not name_is_safe(key):
             raise LockError(f"{name} names a skill {shown(str(key))}, which cannot be a directory. Remove that entry.")
         # One directory on file systems that ignore case.
-        other = spellings.setdefault(folded(key), key)
+        other = spellings.setdefault(fold_case(key), key)
         if other != key:
             raise LockError(f"{name} has {shown(other)} and {shown(key)}, which are one directory. Remove one of them.")
         skills[key] = _skill(row, f"{name}: {key}")

@@ -68,7 +68,7 @@ def _read_row(row: Mapping[str, object]) -> NpxRow:
 
 
 def hash_directory(directory: Path) -> str | None:
-    """Return the other installer's hash of a directory; `None` where it cannot be told."""
+    """Return the other installer's hash of a directory; `None` where it cannot be computed."""
     try:
         tree = open_directory(directory, {".git", "node_modules"})
         # Links are passed over, as that installer does.

@@ -1,6 +1,6 @@
 """Decides what a user or a lock means by a source, and checks it before anything is fetched.
 
-A source is data, even when it comes from a lock that somebody else wrote. So it is never given to a shell, never read
+A source is data, even when it comes from a lock of another author. So it is never given to a shell, never read
 as an option, and only transports that fetch data are allowed: git's `ext::` and its relatives run commands.
 """
 
@@ -66,14 +66,14 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
         )
     check_ref(ref)
     # What exists on this machine comes first: `owner/name` may be a directory here.
-    local = _local(given, start)
+    local = _find_local(given, start)
     if local is not None:
-        return _on_disk(local, given, ref, lock_directory)
+        return _parse_path(local, given, ref, lock_directory)
     # `ext::sh -c ...` would run a command.
     if "::" in given.partition("//")[0]:
         raise SourceError(f"The source {shown(given)} names a git helper that runs commands. Use an https or ssh URL.")
     if "://" in given:
-        return _by_url(given, ref)
+        return _parse_url(given, ref)
     if _OWNER_AND_NAME.fullmatch(given):
         name = given.removesuffix(".git")
         return Origin("git", GITHUB.format(name), GITHUB.format(name), ref)
@@ -103,7 +103,7 @@ def is_commit(ref: str | None) -> bool:
     return ref is not None and _COMMIT.fullmatch(ref) is not None
 
 
-def without_credentials(url: str) -> str:
+def strip_credentials(url: str) -> str:
     """Return a URL without user and password; the user of a remote shell, which is not a secret, stays."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -112,7 +112,7 @@ def without_credentials(url: str) -> str:
     return urlunsplit((parts.scheme, f"{user}@{host}" if keeps_user else host, parts.path, parts.query, parts.fragment))
 
 
-def _local(given: str, base: Path) -> Path | None:
+def _find_local(given: str, base: Path) -> Path | None:
     if "://" in given:
         return None
     try:
@@ -125,7 +125,7 @@ def _local(given: str, base: Path) -> Path | None:
     return path if looks_local or os.path.lexists(path) else None
 
 
-def _on_disk(path: Path, given: str, ref: str | None, base: Path) -> Origin:
+def _parse_path(path: Path, given: str, ref: str | None, base: Path) -> Origin:
     # Relative to the lock, so that the lock is the same on every machine that has the project.
     recorded = Path(os.path.relpath(path, base)).as_posix()
     recorded = recorded if recorded.startswith(".") else f"./{recorded}"
@@ -148,7 +148,7 @@ def _on_disk(path: Path, given: str, ref: str | None, base: Path) -> Origin:
     return Origin(kind, str(path), recorded)
 
 
-def _by_url(given: str, ref: str | None) -> Origin:
+def _parse_url(given: str, ref: str | None) -> Origin:
     try:
         parts = urlsplit(given)
         host = parts.hostname or ""
@@ -157,25 +157,25 @@ def _by_url(given: str, ref: str | None) -> Origin:
     if parts.scheme.lower() not in TRANSPORTS:
         raise SourceError(f"Sources with {shown(parts.scheme)} are not fetched. Use {', '.join(TRANSPORTS[:3])}.")
     if host.startswith("-") or parts.path.startswith("-") or (parts.scheme != "file" and not host):
-        raise SourceError(f"{shown(without_credentials(given))} has no host that could be asked.")
-    if (base := _site_of(parts.path)) is not None and parts.scheme in {"https", "http"}:
-        return _site(parts, base, ref)
+        raise SourceError(f"{shown(strip_credentials(given))} has no host that could be asked.")
+    if (base := _find_base(parts.path)) is not None and parts.scheme in {"https", "http"}:
+        return _make_site(parts, base, ref)
     if any(parts.path.lower().endswith(suffix) for suffix in ARCHIVES):
         raise SourceError("Archives are read from this machine. Download it, look at it, and name the file.")
-    return Origin("git", given, without_credentials(given), ref)
+    return Origin("git", given, strip_credentials(given), ref)
 
 
-def _site_of(path: str) -> str | None:
+def _find_base(path: str) -> str | None:
     """Return what stands before the index in the path of a site's address; `None` if it is a repository's."""
     path = path.rstrip("/")
     base = path.removesuffix(INDEX).removesuffix(INDEX.rpartition("/")[0])
     return base if not base or base != path else None
 
 
-def _site(parts: SplitResult, base: str, ref: str | None) -> Origin:
+def _make_site(parts: SplitResult, base: str, ref: str | None) -> Origin:
     host = f"{parts.scheme}://{parts.netloc.lower()}"
     if parts.username is not None or parts.query or parts.fragment:
-        raise SourceError(f"Name the site without credentials, `?` and `#`: {without_credentials(host)}.")
+        raise SourceError(f"Name the site without credentials, `?` and `#`: {strip_credentials(host)}.")
     if ref is not None:
         raise SourceError(f"{host} is a site, which has no refs. Leave out --ref.")
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):

@@ -31,7 +31,7 @@ MAX_PLACED_BYTES = 512 * 1024 * 1024
 """How large all skills that one command places may be together; a skill inside another counts again."""
 
 MAX_INSTRUCTION_BYTES = 64 * 1024 * 1024
-"""How large all `SKILL.md` of a source may be together, because each is read before anybody chooses."""
+"""How large all `SKILL.md` of a source may be together, because each is read before a choice is made."""
 
 MAX_HEADER_BYTES = 64 * 1024
 """How large a header of an archive, or a name in a repository, may be."""
@@ -105,7 +105,7 @@ def name_is_safe(name: str) -> bool:
     )
 
 
-def folded(path: str) -> str:
+def fold_case(path: str) -> str:
     """Return a path as file systems that ignore case and compose accents see it."""
     return unicodedata.normalize("NFC", path).casefold()
 

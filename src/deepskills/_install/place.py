@@ -11,8 +11,7 @@ Theory of operation. No file system renames several things at once, so a change 
 4. The token's directory is removed, `plan.json` first.
 
 `recover` runs at the start of every command: it finishes what has a plan and removes what has none. A plan names only
-skills of its own directory and the one lock it was made for, so that nothing outside can be reached by it, whoever
-wrote it.
+skills of its own directory and the one lock it was made for, so that a forged one reaches nothing outside.
 """
 
 import contextlib
@@ -112,13 +111,13 @@ def workspace(directory: Path, lock_path: Path) -> Iterator[Workspace]:
 def recover(directory: Path, lock_path: Path) -> None:
     """Finish what an earlier command had decided and remove what it had not."""
     staging = directory / STAGING
-    # Somebody may have put a link there; nothing behind it is ours to finish.
+    # It may have been replaced by a link; nothing behind it is ours to finish.
     if staging.is_symlink() or not staging.is_dir():
         return
     for root in sorted(staging.iterdir()):
         own = Workspace(directory, lock_path, root)
         if not root.is_symlink() and (root / PLAN).is_file():
-            # A plan for another lock is left to whoever uses that.
+            # A plan for another lock is left to the commands on that lock.
             if _plan(own) is None:
                 continue
             _finish(own)

@@ -26,7 +26,7 @@ from deepskills._install.drift import Drift, find_drift, find_unlisted, skill_dr
 from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
-from deepskills._install.paths import SourceError, folded, shown
+from deepskills._install.paths import SourceError, fold_case, shown
 from deepskills._install.place import Workspace, workspace
 from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
@@ -37,7 +37,7 @@ Status: TypeAlias = Literal["new", "updated", "replaced", "restored", "removed",
 """What happens to a skill. `replaced`: it displaces something of another source, or files that no lock lists."""
 
 Progress: TypeAlias = Callable[[str], None]
-"""Is told what is being done, in one short sentence."""
+"""Receives what is being done, in one short sentence."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class Project:
             installed = {*lock.skills, *(path.parent.name for path in self.directory.glob(f"*/{SKILL_FILE}"))}
             chosen = with_required(candidates, choose(candidates, names, origin.recorded), installed)
             chosen = collect_files(tree, chosen, origin.recorded)
-            spellings = {folded(name): name for name in lock.skills}
+            spellings = {fold_case(name): name for name in lock.skills}
             for place, candidate in enumerate(chosen):
                 # The lock could not be read again: on some systems both would be one directory.
-                if (known := spellings.get(folded(candidate.name), candidate.name)) != candidate.name:
+                if (known := spellings.get(fold_case(candidate.name), candidate.name)) != candidate.name:
                     reason = (
                         f"the lock has a skill {shown(known)}, which is the same directory on systems that ignore case"
                     )
@@ -186,7 +186,7 @@ class Project:
         """
         with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path)
-            wanted = self._locked(lock, names)
+            wanted = self._find_locked(lock, names)
             items: list[Change] = []
             refused: list[Candidate] = []
             for name, candidate, new in self._fetch(lock, {name: lock.skills[name].ref for name in wanted}, space):
@@ -217,7 +217,7 @@ class Project:
             for drift in find_drift(self.directory, lock):
                 drifted.setdefault(drift.skill, []).append(drift)
             edited = {name: found for name, found in drifted.items() if found[0].kind != "missing"}
-            # Somebody's edits must not vanish by an `install`.
+            # Edits by hand must not vanish by an `install`.
             if edited and not replace_drifted:
                 raise IncompleteError(
                     [f"{name} differs from the lock: {_list_drift(found)}." for name, found in edited.items()]
@@ -240,7 +240,7 @@ class Project:
         """
         with workspace(self.directory, self.lock_path) as space:
             lock = load_lock(self.lock_path, missing_ok=True)
-            items = [Change(name, "removed", None, lock.skills[name]) for name in self._locked(lock, names)]
+            items = [Change(name, "removed", None, lock.skills[name]) for name in self._find_locked(lock, names)]
             yield Changes(self, lock, items, (), space)
 
     def _tree(self, origin: Origin, space: Workspace, number: int, names: Collection[str]) -> Tree:
@@ -321,7 +321,7 @@ class Project:
                     locked = replace(locked, commit=tree.commit, files=files)
                 yield name, candidate, locked
 
-    def _locked(self, lock: Lock, names: Sequence[str]) -> list[str]:
+    def _find_locked(self, lock: Lock, names: Sequence[str]) -> list[str]:
         unknown = [name for name in names if name not in lock.skills]
         if unknown:
             known = ", ".join(sorted(lock.skills)[:50]) or "none"

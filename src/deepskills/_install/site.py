@@ -32,7 +32,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from deepskills._catalog.lookup import requires_of
 from deepskills._install.origin import Origin, OriginKind
-from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, folded, shown
+from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, fold_case, shown
 from deepskills._install.trees import Node, Tree, open_archive
 from deepskills._io.drivers import in_thread
 from deepskills._providers.plugins import is_loopback
@@ -101,8 +101,8 @@ def open_site(origin: Origin, workspace: Path, deadline: float, names: Collectio
 def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection[str]) -> Tree:
     content, address = client.get(origin.location, MAX_INDEX_BYTES)
     entries, faults = _read_index(content, origin.recorded)
-    left = {folded(entry.name): entry for entry in entries}
-    wanted = {folded(name.strip().removeprefix("./").partition("/")[0]) for name in names}
+    left = {fold_case(entry.name): entry for entry in entries}
+    wanted = {fold_case(name.strip().removeprefix("./").partition("/")[0]) for name in names}
     waiting = sorted(wanted if wanted and wanted <= left.keys() else left)
     nodes: dict[str, Node] = {}
     trees: dict[str, Tree] = {}
@@ -114,7 +114,7 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
         try:
             artifact = client.get(_join(address, entry.url), MAX_ARTIFACT_BYTES)[0]
             tree = _open_artifact(entry, artifact, workspace)
-            required = _required_by(tree)
+            required = _find_required(tree)
         except SourceError as error:
             faults[entry.name] = str(error).rstrip(".")
             continue
@@ -128,12 +128,12 @@ def _fetch(client: "_Client", origin: Origin, workspace: Path, names: Collection
     return Tree(nodes, partial(_read_trees, trees), faults=faults)
 
 
-def _required_by(tree: Tree) -> list[str]:
+def _find_required(tree: Tree) -> list[str]:
     """Return what a skill requires; all of it is read, so that one that is broken inside costs itself alone."""
     required: list[str] = []
     for path, content in tree.contents(path for path, node in tree.nodes.items() if node.kind == "file"):
         if path == SKILL_FILE and len(content) <= MAX_SKILL_FILE_BYTES:
-            required += [folded(name) for name in requires_of(read_skill(content, path=path).frontmatter)]
+            required += [fold_case(name) for name in requires_of(read_skill(content, path=path).frontmatter)]
     return required
 
 

@@ -147,7 +147,7 @@ def _node(path: str, entry: "os.DirEntry[str]") -> Node:
 def _read_files(root: Path, nodes: dict[str, Node], paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     for path in paths:
         content = read_regular(root / path, path)
-        # Its digest would be of something that nobody was shown.
+        # Its digest would be of something that was never shown.
         if len(content) != nodes[path].size:
             raise SourceError(f"{shown(path)} changed while it was read. Try again.")
         yield path, content

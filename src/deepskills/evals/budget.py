@@ -162,12 +162,12 @@ class Journal:
 def journal_path(evals: SkillEvals, settings: Mapping[str, Any]) -> Path:
     """Return the default path of an evaluation's journal: each skill text and setting has its own."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    told = {
+    parts = {
         "directory": str(evals.directory),
         "text": evals.text,
         "triggers": [[item.query, item.should_trigger] for item in evals.triggers],
         "tasks": [[task.id, task.prompt, task.expectations, sorted(task.files)] for task in evals.tasks],
         **settings,
     }
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     return Path(home) / "deepskills" / "evals" / f"{digest}.jsonl"

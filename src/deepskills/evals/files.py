@@ -95,8 +95,8 @@ def read_evals(skill: str | os.PathLike[str]) -> SkillEvals:
         raise EvalError(f"{file}: cannot be read ({error.strerror}). Name the directory of a skill.") from error
     reading = read_skill(content, path=file.as_posix())
     if reading.metadata is None:
-        told = "; ".join(problem["message"] for problem in reading.problems)
-        raise EvalError(f"{file}: {told}")
+        reasons = "; ".join(problem["message"] for problem in reading.problems)
+        raise EvalError(f"{file}: {reasons}")
     reader = _Reader(directory, reading.metadata["name"])
     triggers, tasks = tuple(reader.triggers()), tuple(reader.tasks())
     return SkillEvals(
@@ -126,7 +126,7 @@ class _Reader:
         if not isinstance(entries, list):
             self._wrong(TRIGGERS, "", f"must be a list of queries, not {_kind(entries)}")
             return
-        for place, entry in self._bounded(TRIGGERS, "", entries):
+        for place, entry in self._enumerate(TRIGGERS, "", entries):
             if not isinstance(entry, dict):
                 self._wrong(TRIGGERS, place, f'must be an object like {{"query": "...", ...}}, not {_kind(entry)}')
                 continue
@@ -150,7 +150,7 @@ class _Reader:
         if named is not None and named != self._name:
             self._note(TASKS, ".skill_name", f"is {named!r}, but the skill is {self._name!r}; write that name")
         seen: set[str] = set()
-        for place, entry in self._bounded(TASKS, ".evals", entries):
+        for place, entry in self._enumerate(TASKS, ".evals", entries):
             task = self._task(place, entry)
             if task is not None and task.id in seen:
                 self._wrong(TASKS, f"{place}.id", f"is {task.id!r}, as another task's; give each its own")
@@ -191,7 +191,7 @@ class _Reader:
             self._wrong(TASKS, f"{place}.{key}", f"must be a list of texts, not {_kind(given)}")
             return None
         found = []
-        for inner, item in self._bounded(TASKS, f"{place}.{key}", given):
+        for inner, item in self._enumerate(TASKS, f"{place}.{key}", given):
             text = item.get("text", item.get("description")) if isinstance(item, dict) else item
             checked = self._text(TASKS, inner, text)
             if checked is not None:
@@ -203,7 +203,7 @@ class _Reader:
             self._wrong(TASKS, f"{place}.files", f"must be a list of paths, not {_kind(given)}")
             return {}
         found = {}
-        for inner, item in self._bounded(TASKS, f"{place}.files", given):
+        for inner, item in self._enumerate(TASKS, f"{place}.files", given):
             if not isinstance(item, str) or not _is_inside(item):
                 self._wrong(TASKS, inner, f"must be a path inside the skill, such as evals/files/a.csv, not {item!r}")
                 continue
@@ -211,9 +211,9 @@ class _Reader:
             try:
                 # A link may lead to anything on the author's machine, or on yours.
                 if not file.resolve().is_relative_to(self._directory.resolve()):
-                    raise OSError(0, "it leads out of the skill")  # noqa: TRY301 - told like the rest
+                    raise OSError(0, "it leads out of the skill")  # noqa: TRY301 - reported like the rest
                 if file.stat().st_size > MAX_FILE_BYTES:
-                    raise OSError(0, f"it is larger than {MAX_FILE_BYTES:,} bytes")  # noqa: TRY301 - told like the rest
+                    raise OSError(0, f"it is larger than {MAX_FILE_BYTES:,} bytes")  # noqa: TRY301 - reported like the rest
                 found[PurePosixPath(item).name] = file.read_bytes()
             except (OSError, ValueError, RuntimeError) as error:
                 self._wrong(TASKS, inner, f"{item} cannot be read: {getattr(error, 'strerror', None) or error}")
@@ -247,7 +247,7 @@ class _Reader:
             self._wrong(name, "", f"is not usable JSON: {error}", code="eval-file-broken")
         return None
 
-    def _bounded(self, name: str, place: str, entries: list[Any]) -> Iterator[tuple[str, Any]]:
+    def _enumerate(self, name: str, place: str, entries: list[Any]) -> Iterator[tuple[str, Any]]:
         for number, entry in enumerate(entries[:MAX_ENTRIES]):
             yield f"{place}[{number}]", entry
         if len(entries) > MAX_ENTRIES:

@@ -47,7 +47,7 @@ def question(task: EvalTask, result: Outcome) -> list[BaseMessage]:
     mark = f"=== {token_hex(8)} ==="
     numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(task.expectations, 1))
     shown = [f"Answer:\n{result.text}", *(f"File {path}:\n{text}" for path, text in result.files.items())]
-    shown += [f"{told['role']}: {told['text']}" for told in result.transcript if told["role"].startswith("tool")]
+    shown += [f"{said['role']}: {said['text']}" for said in result.transcript if said["role"].startswith("tool")]
     text = "\n\n".join(shown)[:MAX_RESULT_CHARACTERS]
     asked = f"Task:\n{task.prompt}\n\nExpectations:\n{numbered}\n\n{mark}\n{text}\n{mark}"
     return [SystemMessage(INSTRUCTIONS.format(mark=mark)), HumanMessage(asked)]
@@ -73,7 +73,7 @@ def _verdict(item: dict[str, Any] | None) -> Verdict:
 
 def _verdicts(text: str) -> list[dict[str, Any]] | None:
     """Return the verdicts in an answer, which may be in a code fence or among words."""
-    # Models put JSON into code fences and between words, whatever they are told.
+    # Models put JSON into code fences and between words, against their instructions.
     for candidate in (text, *re.findall(r"```(?:json)?\n(.*?)```", text, flags=re.DOTALL), _brace(text)):
         try:
             data = json.loads(candidate)

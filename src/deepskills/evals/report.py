@@ -526,12 +526,12 @@ def _run(label: str, outcome: Outcome) -> str:
     error = (
         f'<p><span class="tag bad">{escape(outcome.status)}</span> {escape(outcome.error)}</p>' if outcome.error else ""
     )
-    told = "".join(
+    transcript = "".join(
         f'<div class="role">{escape(item["role"])}</div><pre>{escape(item["text"])}</pre>'
         for item in outcome.transcript
     )
     loaded = f"<p class='soft'>loaded: {', '.join(map(escape, outcome.loaded)) or 'nothing'}</p>"
-    return f'<details class="run"><summary>{label}: {about}</summary>{error}{loaded}{told}</details>'
+    return f'<details class="run"><summary>{label}: {about}</summary>{error}{loaded}{transcript}</details>'
 
 
 def _row(label: str, part: float, whole: float, figure: str, kind: str) -> str:

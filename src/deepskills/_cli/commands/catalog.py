@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from deepskills._catalog.catalog import Catalogs, Reading, Readings, SkillEntry, Visibility
 from deepskills._catalog.discovery import Discovery, discover, format_source_errors
 from deepskills._catalog.lookup import find_index, find_or_raise
-from deepskills._cli.files import UsageError, named_sources, perform, usual_sources
+from deepskills._cli.files import UsageError, find_named_sources, find_usual_sources, perform
 from deepskills._cli.output import STYLES, Output, prose, visible
 from deepskills._cli.plugins import describe_servers, plugin_of, servers_of
 from deepskills._files.inventory import Inventory, SkillContents, list_files, read_contents, summarize
@@ -203,7 +203,7 @@ class LocalCatalog:
     sources: list[Source]
     source_problems: list[SkillProblem]
     is_default: bool = False
-    """Whether nobody named the sources."""
+    """Whether no sources were named."""
 
     @property
     def usable(self) -> list[Found]:
@@ -253,15 +253,15 @@ class LocalCatalog:
 def read_catalog(given: Sequence[str] | None) -> LocalCatalog:
     """Read the skills of the sources named, else of the usual ones, as an agent with default settings would.
 
-    Of the usual sources nobody said that they hold skills: those without any are left out, and so are warnings about
+    The usual sources need not hold skills: those without any are left out, and so are warnings about
     a skill that is linked from one of them to another.
 
     Raises:
         UsageError: If a named source is a file, or none of them exists.
     """
     if given:
-        return perform(_read(named_sources(given)))
-    local = perform(_read(usual_sources()))
+        return perform(_read(find_named_sources(given)))
+    local = perform(_read(find_usual_sources()))
     empty = {noted["path"] for noted in local.source_problems if noted["code"] == "source-empty"}
     for found in local.found:
         found.row["problems"] = [noted for noted in found.row["problems"] if not _is_same_file(noted, found)]
@@ -289,7 +289,7 @@ IN_SHELL = {
     "It is tried again at the next run.": "Check that it may be read.",
     "remove it from the sources, or pass `OptionalSource(path)` if it may be missing.": "or name another.",
 }
-"""What a message says to somebody who runs an agent, and what it says to somebody at a shell."""
+"""What a message says to an operator of an agent, and what it says to a user of a shell."""
 
 
 def in_shell(noted: SkillProblem) -> SkillProblem:
@@ -300,7 +300,7 @@ def in_shell(noted: SkillProblem) -> SkillProblem:
     return {**noted, "message": message}
 
 
-class _NotedReadings(Readings):
+class _RecordedReadings(Readings):
     """Readings that also say which name each usable file claims."""
 
     def __init__(self) -> None:
@@ -315,7 +315,7 @@ class _NotedReadings(Readings):
 
 
 async def _read(sources: Sequence[Source]) -> LocalCatalog:
-    readings = _NotedReadings()
+    readings = _RecordedReadings()
     directories = DirectoryProvider(DEFAULT_DEPTH)
     discovery = await discover(sources, directories=directories, readings=readings, catalogs=Catalogs())
     catalog = discovery.catalog
@@ -392,7 +392,7 @@ def show_list(output: Output, local: LocalCatalog) -> None:
             tokens = counted(skill.row["tokens"], "token").replace(",", "")
             label = skill.source.label or skill.source.path
             cells = (skill.row["name"], label, tokens, _kinds(skill), _verdict(skill), skill.row["description"])
-            output.tabbed(*cells)
+            output.row(*cells)
     elif local.found:
         output.lines(_by_source(output, local))
     if local.found:
@@ -403,7 +403,7 @@ def show_hits(output: Output, found: Sequence[Found]) -> None:
     """Show what a search found, best first."""
     if not output.is_terminal:
         for skill in found:
-            output.tabbed(skill.row["name"], skill.row["description"])
+            output.row(skill.row["name"], skill.row["description"])
     elif found:
         output.lines(_blocks(output, found, indent=0))
 

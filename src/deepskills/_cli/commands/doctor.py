@@ -1,6 +1,6 @@
 """`doctor`: what is wrong, what would help, what an agent with these sources would see, and what it costs.
 
-What matters comes first: a source that was not read whole hides everything else, so it is told before any file, and
+What matters comes first: a source that was not read whole hides everything else, so it is reported before any file, and
 problems of one kind are one item with their number, however many there are.
 """
 
@@ -36,7 +36,7 @@ PACKAGES = ("deepskills", "deepagents", "langchain", "langgraph")
 """What an agent with skills runs on."""
 
 HIDES_SKILLS = SOURCE_ERRORS | {"source-cut", "source-missing"}
-"""Codes of problems by which skills are missing that nobody has seen."""
+"""Codes of problems that hide skills."""
 
 LARGE_LIST = 5_000
 """From how many tokens on the list of skills is worth replacing by suggestions."""
@@ -124,7 +124,7 @@ def examine(local: LocalCatalog) -> Examination:
     """Look at everything an agent with default settings would make of these skills."""
     costs = sorted(((found.row["tokens"], found.row["name"]) for found in local.usable), reverse=True)
     unseen = perform(find_passed_over(local))
-    installed, differing = _installed()
+    installed, differing = _compare_installed()
     plugins: list[PluginReport] = []
     for root in dict.fromkeys(plugin for source in local.sources if (plugin := plugin_of(source)) is not None):
         servers, faults = servers_of(root)
@@ -203,7 +203,7 @@ def _advice(
         yield f"`{key}` of {counted(number, 'skill')} does nothing without `extensions=[{made}]`."
 
 
-def _installed() -> tuple[list[InstalledReport], list[SkillProblem]]:
+def _compare_installed() -> tuple[list[InstalledReport], list[SkillProblem]]:
     """Return the skills that the locks of the current directory list, and what differs from those locks."""
     directory, lock_path = Path(absolute(NEW_SKILLS)), Path(absolute(LOCK_FILE))
     problems: list[SkillProblem] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deepskills import evals
-from deepskills._cli.files import UsageError, absolute, named_sources, usual_sources
+from deepskills._cli.files import UsageError, absolute, find_named_sources, find_usual_sources
 from deepskills._cli.output import Output, prose, visible
 from deepskills.evals.budget import journal_path
 from deepskills.evals.report import table
@@ -87,7 +87,7 @@ def _measure(given: EvalArguments, skill: str, output: Output) -> evals.EvalRepo
 
 
 def _sources(given: Sequence[str]) -> list[str]:
-    return [source.path for source in named_sources(given)] if given else []
+    return [source.path for source in find_named_sources(given)] if given else []
 
 
 def _progress_line(step: evals.Progress) -> str:
@@ -100,7 +100,7 @@ def _progress_line(step: evals.Progress) -> str:
 
 def _run_library(given: EvalArguments, output: Output) -> bool:
     named = [*given.source, *([given.skill] if given.skill is not None else [])]
-    sources = named_sources(named) if named else usual_sources()
+    sources = find_named_sources(named) if named else find_usual_sources()
     if not sources:
         raise UsageError("There is no library here. Name one: deepskills eval --all DIR")
     library = evals.find_overlaps(*(source.path for source in sources))
@@ -168,6 +168,6 @@ def _reaches(given: EvalArguments, rate: float | None, name: str, output: Output
         return True
     if rate is not None and rate >= given.min_pass:
         return True
-    told = "nothing was measured" if rate is None else f"{rate:.0%} pass"
-    output.remark(f"{name}: {told}, fewer than the {given.min_pass:.0%} asked for.", "red")
+    found = "nothing was measured" if rate is None else f"{rate:.0%} pass"
+    output.remark(f"{name}: {found}, fewer than the {given.min_pass:.0%} asked for.", "red")
     return False

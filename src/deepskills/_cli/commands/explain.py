@@ -1,6 +1,6 @@
 """`explain`: why a skill is not used, from files, and what a log of events says of each skill.
 
-What happened on a thread is told by `SkillsMiddleware.explain`; this command knows only what an agent with default
+What happened on a thread `SkillsMiddleware.explain` says; this command knows only what an agent with default
 settings would make of the files. Stages and codes are the same.
 """
 
@@ -207,7 +207,7 @@ def _words(index: SearchIndex, request: str) -> dict[str, frozenset[str]]:
     """Return by word of a request the skills that are found by it; words that say nothing are left out."""
     words = list(dict.fromkeys(re.findall(r"\w[\w'-]*", request.lower())))[:MAX_WORDS]
     found = {word: frozenset(index.search(word, len(index))) for word in words}
-    # What every skill has tells none of them apart.
+    # A word that every skill has distinguishes none of them.
     return {word: names for word, names in found.items() if names and (len(names) < len(index) or len(index) == 1)}
 
 

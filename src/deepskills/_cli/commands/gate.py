@@ -20,7 +20,7 @@ from typing import TypedDict
 from deepskills._catalog.words import split_words
 from deepskills._cli.commands.catalog import Found, LocalCatalog, read_catalog
 from deepskills._cli.commands.validate import validate_paths
-from deepskills._cli.files import UsageError, named_sources, usual_sources
+from deepskills._cli.files import UsageError, find_named_sources, find_usual_sources
 from deepskills._cli.output import Output, prose
 from deepskills._files.paths import named_paths
 from deepskills._install.git import make_environment
@@ -144,7 +144,7 @@ def run_gate(base: str | None, given: Sequence[str]) -> Report:
     Raises:
         UsageError: If there is no such commit, no repository, or no source.
     """
-    sources = named_sources(given) if given else usual_sources()
+    sources = find_named_sources(given) if given else find_usual_sources()
     if not sources:
         raise UsageError("There are no skills here. Name a directory: deepskills gate --source DIR")
     head = State(read_catalog([source.path for source in sources]))
@@ -232,7 +232,7 @@ def _read_queries(found: Found) -> Iterator[Query]:
         if file.stat().st_size > MAX_TRIGGERS_BYTES:
             return
         items = json.loads(file.read_text(encoding="utf-8"))
-    # Whoever wants to know what is wrong with such a file asks `deepskills eval`.
+    # What is wrong with such a file, `deepskills eval` says.
     except (OSError, ValueError, RecursionError):
         return
     for item in items if isinstance(items, list) else ():

@@ -219,7 +219,7 @@ def _carry_out(
 
 
 def _agrees(verb: str, changes: "Changes", output: "Output") -> bool:
-    """Ask whether to go on; where nobody can answer, nothing is changed."""
+    """Ask whether to go on; without a terminal, nothing is changed."""
     if not _is_person():
         output.remark("Nothing was changed: there is no terminal to ask on. Pass --yes to go on without asking.", "red")
         return False

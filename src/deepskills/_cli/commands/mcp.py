@@ -9,7 +9,7 @@ import click
 from deepskills._cli.files import UsageError
 
 NEEDS_EXTRA = 'Serving skills over MCP needs mcp 2.x. Install it: pip install "deepskills[mcp]" "mcp>=2"'
-"""What a user is told without the package."""
+"""What a user reads without the package."""
 
 MAX_PORT = 65535
 

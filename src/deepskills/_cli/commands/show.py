@@ -100,7 +100,7 @@ def show_tokens(output: Output, shown: Shown) -> None:
     rows = [*((part["part"], part["tokens"]) for part in shown["parts"]), ("together", shown["tokens"])]
     if not output.is_terminal:
         for name, tokens in rows:
-            output.tabbed(name, str(tokens))
+            output.row(name, str(tokens))
         return
     width = max(len(prose(name)) for name, _ in rows)
     for name, tokens in rows:

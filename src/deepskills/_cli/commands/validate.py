@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepskills._catalog.lookup import circles_of, requires_of
-from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, is_misnamed, perform, usual_sources
+from deepskills._cli.files import Tree, UsageError, absolute, find_skill_files, find_usual_sources, is_misnamed, perform
 from deepskills._io.plan import parent, read_files
 from deepskills._providers.directory import invocation_file
 from deepskills._skillmd.keys import lets_models_start
@@ -75,7 +75,7 @@ def validate_usual_sources(profile: Profile = "deepskills") -> tuple[Validation,
     Raises:
         UsageError: If there is nothing to read: a check that looks in the wrong place must not pass.
     """
-    sources = usual_sources()
+    sources = find_usual_sources()
     done = perform(_validate([_Target(source.label, source.path, is_directory=True) for source in sources], profile))
     empty = {found["path"] for found in done.problems if found["code"] == "source-empty"}
     used = [source.label for source in sources if source.label not in empty]
