@@ -13,6 +13,7 @@ from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend, FilesystemBackend, StateBackend, StoreBackend
 from deepagents.backends import utils as backend_utils
 from deepagents.backends.protocol import BackendProtocol, ExecuteResponse, execute_accepts_timeout
+from deepagents.middleware.async_subagents import AsyncSubAgentMiddleware
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
@@ -304,6 +305,13 @@ def test_the_task_tool_closes_over_its_sub_agents() -> None:
     graphs = variables(tools.tools_by_name["task"])["subagent_graphs"]
     graph = getattr(graphs["general-purpose"], "bound", graphs["general-purpose"])
     assert graph.nodes["SkillsMiddleware.before_agent"].bound.func.__self__ is mine
+
+
+def test_tools_that_start_agents_have_their_names() -> None:
+    """Otherwise a skill that restricts tools lets an agent start elsewhere that knows nothing of it."""
+    elsewhere: Any = {"name": "far", "description": "Helps.", "graph_id": "far", "url": "http://127.0.0.1:1"}
+    names = {each.name for each in AsyncSubAgentMiddleware(async_subagents=[elsewhere]).tools}
+    assert {name for name in names if name.startswith(("start", "update"))} == {"start_async_task", "update_async_task"}
 
 
 def test_hooks_are_looked_for_on_the_class() -> None:
