@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypedDict
 
-from deepskills._catalog.words import split_words
 from deepskills._cli.commands.catalog import Found, LocalCatalog, read_catalog
 from deepskills._cli.commands.validate import validate_paths
 from deepskills._cli.files import UsageError, find_named_sources, find_usual_sources
@@ -159,7 +158,7 @@ def run_gate(base: str | None, given: Sequence[str]) -> Report:
 def _judge(head: State, before: State | None, base: str | None) -> Report:
     known = {(each["path"], each["code"], each["message"]) for each in before.problems} if before is not None else set()
     findings = [each for each in head.problems if (each["path"], each["code"], each["message"]) not in known]
-    requests, taken = _compare_requests(head, before, compares=base is not None)
+    requests, taken = _compare_requests(head, before)
     places = {found.row["name"]: found.row["path"] for found in head.catalog.usable}
     findings += [_word_taken(row, places) for row in taken]
     old = before.tokens if before is not None else {}
@@ -181,41 +180,25 @@ def _judge(head: State, before: State | None, base: str | None) -> Report:
     )
 
 
-def _compare_requests(head: State, before: State | None, *, compares: bool) -> tuple[int, list[TakenRow]]:
-    """Return how many requests were ranked, and those that go elsewhere than before."""
-    old = before.texts if before is not None else {}
-    changed = {name for name, text in head.texts.items() if old.get(name) != text}
-    asked = {(query.text, query.skill) for query in before.queries} if before is not None else set()
-    ranked = 0
+def _compare_requests(head: State, before: State | None) -> tuple[int, list[TakenRow]]:
+    """Return how many requests were ranked, and those that go wrong and did not before."""
+    # A change of one skill moves others as well, for it changes how rare words are.
+    if before is not None and (head.texts, head.queries) == (before.texts, before.queries):
+        return 0, []
     taken: list[TakenRow] = []
-    words = {word for name in changed for word in _words_of(f"{name} {head.texts[name]}")}
     for query in head.queries:
-        is_new = query.skill not in old or (query.text, query.skill) not in asked
-        # Only a skill that changed can rank differently, and only for requests that share a word with it.
-        if compares and not is_new and query.skill not in changed and words.isdisjoint(_words_of(query.text)):
-            continue
-        ranked += 1
         now = head.rank(query.text)
-        was = before.rank(query.text) if before is not None and query.skill in old else None
-        if _is_taken(query, now, was):
+        if _is_right(query, now):
+            continue
+        was = before.rank(query.text) if before is not None and query.skill in before.texts else None
+        if was is None or _is_right(query, was) or (query.skill in was and query.skill not in now):
             first = now[0] if now else None
             taken.append(TakenRow(query=query.text, meant=query.skill, by=first, wanted=query.is_wanted))
-    return ranked, taken
+    return len(head.queries), taken
 
 
-def _is_taken(query: Query, now: Sequence[str], was: Sequence[str] | None) -> bool:
-    """Whether a request goes wrong now and did not before."""
-    if not query.is_wanted:
-        return now[:1] == [query.skill] and (was is None or was[:1] != [query.skill])
-    if was is None:
-        return now[:1] != [query.skill]
-    # It may lose the first place, or the last one that is shown.
-    return (was[:1] == [query.skill] != now[:1]) or (query.skill in was and query.skill not in now)
-
-
-def _words_of(text: str) -> frozenset[str]:
-    # Forms of a word share their beginning.
-    return frozenset(word[:4] for word in split_words(text))
+def _is_right(query: Query, ranked: Sequence[str]) -> bool:
+    return (ranked[:1] == [query.skill]) == query.is_wanted
 
 
 def _word_taken(row: TakenRow, places: Mapping[str, str]) -> SkillProblem:
