@@ -133,9 +133,14 @@ def test_a_release_knows_its_address(tmp_path: Path) -> None:
 
 def test_workflows_pin_their_actions() -> None:
     """Every action is named by a full hash, with the version behind it; only a tag publishes, without a token."""
-    for workflow in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+    for workflow in [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "docs" / "gate-action.yml"]:
         used = re.findall(r"uses: (?!\./)(.+)$", workflow.read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
+        # Names of branches and the like are never pasted into a shell's text, and no token stays in the clone.
+        steps = [step for job in read_yaml(str(workflow))["jobs"].values() for step in job.get("steps", [])]
+        assert [step["run"] for step in steps if "${{" in step.get("run", "")] == []
+        clones = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in clones)
     release = read_yaml(".github/workflows/release.yml")
     assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     assert release["jobs"]["publish"]["needs"] == "build"
