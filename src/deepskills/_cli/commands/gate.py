@@ -259,11 +259,21 @@ def _check_out(base: str, sources: Sequence[Path]) -> Iterator[dict[str, str]]:
             if inside == "." or _git(top, "ls-tree", "-d", "--name-only", commit, "--", inside).strip():
                 packed = io.BytesIO(_git(top, "archive", "--format=tar", commit, "--", inside))
                 with tarfile.open(fileobj=packed) as tree:
-                    # Links are left out: they may lead anywhere, and a skill behind one is read where it lies.
-                    members = (member for member in tree if member.isfile() or member.isdir())
-                    tree.extractall(place, filter="data", members=members)
+                    _unpack(tree, Path(place))
             roots[(Path(place) / inside).as_posix()] = source.as_posix()
         yield roots
+
+
+def _unpack(tree: tarfile.TarFile, place: Path) -> None:
+    """Write the files of a commit; by hand, for not every Python 3.11 has filters of archives."""
+    for member in tree:
+        content = tree.extractfile(member) if member.isfile() else None
+        # Links are left out: they may lead anywhere, and a skill behind one is read where it lies.
+        if content is None or member.name.startswith("/") or ".." in member.name.split("/"):
+            continue
+        target = place / member.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.read())
 
 
 def _git(place: Path, *arguments: str) -> bytes:
