@@ -222,12 +222,12 @@ class SkillsManager:
 
     async def _look(self) -> Remembered:
         """Look at all sources."""
-        library = self._settings.library
+        settings = self._settings.scan_settings
         found = await discover(
             self._sources,
-            directories=library.directories(),
-            readings=library.readings,
-            catalogs=library.catalogs,
+            directories=settings.directories(),
+            readings=settings.readings,
+            catalogs=settings.catalogs,
             caller=self._caller,
         )
         backend = self._settings.backend

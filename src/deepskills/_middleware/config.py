@@ -289,7 +289,7 @@ class Settings:
         return is_function or any(overrides(extension, "visibility") for extension in self.extensions)
 
     @cached_property
-    def library(self) -> ScanSettings:
+    def scan_settings(self) -> ScanSettings:
         """How this middleware looks at sources."""
         cache = self.cache
         directories = DirectoryProvider(self.max_depth)
