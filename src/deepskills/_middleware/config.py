@@ -37,6 +37,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
+from deepskills._middleware.workarounds import identify_invocation
 from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
 from deepskills._providers.base import executing_tools, serves_skills
@@ -133,17 +134,13 @@ class SharedCache:
         self._lock = threading.Lock()
 
     def invocation_of(self, runtime: object) -> Invocation | None:
-        """Return what this invocation of a graph has seen and read; `None` outside of one.
-
-        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
-        identifies an invocation: an interrupted run that is resumed has another one.
-        """
-        writer = getattr(runtime, "stream_writer", None)
-        if writer is None:
+        """Return what this invocation of a graph has seen and read; `None` outside of one."""
+        own = identify_invocation(runtime)
+        if own is None:
             return None
         with self._lock:
             try:
-                return self._invocations.setdefault(writer, Invocation())
+                return self._invocations.setdefault(own, Invocation())
             except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
 
