@@ -10,13 +10,12 @@ it. A call that needs a skill which no other call of the turn is reading claims 
 A call that is executed again after an interrupt belongs to another invocation, and reads again.
 """
 
-import copy
 import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, get_args
@@ -123,8 +122,6 @@ class SharedCache:
     """What was read, found, rendered and loaded in this process."""
 
     def __init__(self, backend: object = None, *, for_search: bool = True) -> None:
-        self._backend = backend
-        self._for_search = for_search
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(backend)
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
@@ -143,10 +140,6 @@ class SharedCache:
                 return self._invocations.setdefault(own, Invocation())
             except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "SharedCache":
-        """Return a cache of the same kind that holds nothing."""
-        return SharedCache(self._backend, for_search=self._for_search)
 
     def keep_text(self, text: str) -> str:
         """Remember a text of a loaded skill, and return its fingerprint."""
@@ -313,10 +306,6 @@ class Settings:
     def fixed_sources(self) -> tuple[Source, ...] | None:
         """The sources, if they are the same in every run."""
         return None if callable(self.sources) else self.sources
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
-        """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
-        return replace(self, cache=copy.deepcopy(self.cache))
 
     def file_names(self) -> FileNames:
         """Return how the agent's tools take the names of a skill's files."""
