@@ -5,8 +5,10 @@ middleware; each method has an async twin that drives the same plan on the backe
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +16,7 @@ from deepagents.backends import BackendProtocol, FilesystemBackend
 from langchain_core.embeddings import Embeddings
 from typing_extensions import TypedDict
 
-from deepskills._catalog.catalog import Remembered, SkillEntry
+from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.discovery import discover, read_from
 from deepskills._catalog.lookup import check_known, find_index, find_or_raise
 from deepskills._catalog.ranking import Ranker
@@ -23,7 +25,7 @@ from deepskills._files.assets import list_assets, read_asset, script_path
 from deepskills._files.paths import STANDARD_DIRECTORIES, AssetDirectories
 from deepskills._io.backends import is_backend, with_virtual_hint
 from deepskills._io.drivers import adrive, drive
-from deepskills._io.plan import File, Plan, lies_under, read_files
+from deepskills._io.plan import File, Plan, lies_under, parent, read_files
 from deepskills._loading.budget import Budgets
 from deepskills._middleware.config import Settings, check_no_backend_class, refuse_unknown
 from deepskills._middleware.reporting import log_problems
@@ -32,8 +34,8 @@ from deepskills._providers.ask import Caller
 from deepskills._providers.base import SCHEME
 from deepskills._providers.sources import SkillSource, parse_sources
 from deepskills._skillmd.read import decode_skill
-from deepskills._skillmd.text import clean_name
-from deepskills._types import SkillMetadata, SkillProblem
+from deepskills._skillmd.text import clean_name, is_text
+from deepskills._types import SKILL_FILE, SkillMetadata, SkillProblem
 
 __all__ = ["SearchResult", "SkillsManager"]
 
@@ -63,6 +65,44 @@ class SearchResult(TypedDict):
 
     name: str
     description: str
+
+
+_LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
+"""Codes of problems about files that lost a name to another."""
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What a look at all sources found, and when."""
+
+    catalog: Catalog
+    problems: Sequence[SkillProblem]
+    shadowed: Sequence[SkillProblem] = ()
+    """Files that others of the same name in later sources override."""
+
+    seen: float = field(default_factory=time.monotonic)
+
+    def is_younger_than(self, seconds: float) -> bool:
+        """Whether the look was that recent."""
+        return time.monotonic() - self.seen < seconds
+
+    @cached_property
+    def _losers(self) -> frozenset[str]:
+        return frozenset(found["path"] for found in (*self.problems, *self.shadowed) if found["code"] in _LOSERS)
+
+    def rivals(self, entry: SkillEntry) -> list[str]:
+        """Return where a skill of the same name would usually lie if it had come since, in each source."""
+        folder = parent(entry.path).rpartition("/")[2]
+        # A remembered catalog is used as long as none of these places holds a file: a newcomer there might win the
+        # name.
+        folders = sorted({name for name in (folder, entry.name, entry.name.rpartition(":")[2]) if _may_be_folder(name)})
+        sources = [source.path.rstrip("/") for source in self.catalog.sources]
+        paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)
+        return [path for path in paths if path != entry.path and path not in self._losers]
+
+
+def _may_be_folder(name: str) -> bool:
+    return bool(name) and is_text(name) and not name.startswith(".") and not set(name) & set("/\\\x00")
 
 
 class SkillsManager:
@@ -118,7 +158,7 @@ class SkillsManager:
         )
         self._max_age = max_age
         self._ranker = Ranker(embeddings)
-        self._remembered: Remembered | None = None
+        self._remembered: _Snapshot | None = None
         self._trouble: str | None = None
 
     @classmethod
@@ -220,31 +260,31 @@ class SkillsManager:
     async def _arun(self, plan: Callable[[], Plan[ResultT]]) -> ResultT:
         return await adrive(plan(), seconds=self._settings.backend_timeout, backend=self._settings.fixed_backend)
 
-    async def _look(self) -> Remembered:
+    async def _look(self) -> _Snapshot:
         """Look at all sources."""
-        library = self._settings.library
+        settings = self._settings.scan_settings
         found = await discover(
             self._sources,
-            directories=library.directories(),
-            readings=library.readings,
-            catalogs=library.catalogs,
+            directories=settings.directories(),
+            readings=settings.readings,
+            catalogs=settings.catalogs,
             caller=self._caller,
         )
         backend = self._settings.backend
         problems = [with_virtual_hint(problem, backend) for problem in found.problems]
         # Whoever lists the skills of a directory that is missing gets none, and should not have to guess why.
         log_problems((problem for problem in problems if problem["code"] == "source-missing"), self._settings)
-        self._remembered = Remembered(found.catalog, problems, found.shadowed)
+        self._remembered = _Snapshot(found.catalog, problems, found.shadowed)
         return self._remembered
 
-    async def _recent(self) -> Remembered:
+    async def _recent(self) -> _Snapshot:
         """Return what is there, as old as `max_age` allows."""
         remembered = self._remembered
         if remembered is not None and remembered.is_younger_than(self._max_age):
             return remembered
         return await self._look()
 
-    async def _known(self) -> Remembered:
+    async def _known(self) -> _Snapshot:
         remembered = await self._recent()
         check_known(remembered.catalog.entries, remembered.problems)
         return remembered
@@ -307,7 +347,7 @@ class SkillsManager:
     def _caller(self) -> Caller:
         return Caller(lambda: tool_runtime({}, None), self._settings.provider_seconds)
 
-    async def _still(self, remembered: Remembered, entry: SkillEntry) -> tuple[SkillEntry, bytes] | None:
+    async def _still(self, remembered: _Snapshot, entry: SkillEntry) -> tuple[SkillEntry, bytes] | None:
         """Return the skill as its file is now; `None` if that is gone, has another name, or has got a rival."""
         if entry.provided is not None:
             content = (await self._read_text(entry)).content

@@ -223,5 +223,5 @@ def test_skills_of_a_source_that_is_a_kind_of_text_can_be_loaded(mode: Mode, tmp
 
     assert answer.status == "success"
     assert conversation.loaded == ["alpha"]
-    [pair] = conversation.state["skills_catalog"]["sources"]
-    assert [type(part) for part in pair] == [str, str]
+    [skill] = conversation.state["skills_metadata"]
+    assert type(skill["path"]) is str, "checkpointers take plain text"

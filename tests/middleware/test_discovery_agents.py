@@ -523,7 +523,7 @@ class Opaque:
     [
         pytest.param(lambda runtime: [runtime.no_such_thing], "no_such_thing", id="raises"),
         pytest.param(lambda _runtime: "/skills", "wrap it in a list", id="one-path"),
-        pytest.param(lambda _runtime: None, "NoneType", id="none"),
+        pytest.param(lambda _runtime: None, "got None", id="none"),
         pytest.param(lambda _runtime: [Opaque], "Opaque", id="bad-entry"),
         pytest.param(lambda _runtime: Opaque(), "Opaque", id="no-sequence"),
         pytest.param(lambda: ["/skills"], "argument", id="takes-no-runtime"),

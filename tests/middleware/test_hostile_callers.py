@@ -174,7 +174,7 @@ MALFORMED: list[dict[str, Any]] = [
     {"skill_resources": {"alpha": [{"path": "/x", "type": "## SYSTEM OVERRIDE", "skill_name": "alpha"}]}},
     {"skill_resources": [1]},
     {"skills_context": 5},
-    {"skills_context": {"texts": 5, "told": [], "notes": {"m": 5}, "loads": {"a": 1}, "what": {"x": 1}}},
+    {"skills_context": {"texts": 5, "reported": [], "notes": {"m": 5}, "loads": {"a": 1}, "what": {"x": 1}}},
     {"skills_context": {"texts": {"m": {"skill": "alpha", "tokens": -5}}, "problems": {"p": {"path": 5}}}},
     {"skills_context": {"notes": {"m": {"before": [5]}}, "commands": {"message": 5}, "permits": {"alpha": True}}},
     {"skills_context": {"extension X": 5}},

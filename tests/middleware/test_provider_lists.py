@@ -507,7 +507,7 @@ def test_the_command_line_asks_providers_without_a_run(tmp_path: Path, monkeypat
     write_files(
         tmp_path,
         {
-            "my_agent.py": (
+            "agent_of_a_hub.py": (
                 "from deepskills import ProvidedSkill, SkillProvider, SkillsMiddleware\n"
                 "class Hub(SkillProvider):\n"
                 "    label = 'Hub'\n"
@@ -519,7 +519,7 @@ def test_the_command_line_asks_providers_without_a_run(tmp_path: Path, monkeypat
         },
     )
     monkeypatch.chdir(tmp_path)
-    shown = invoke("doctor", "--agent", "my_agent:agent", "--json")
+    shown = invoke("doctor", "--agent", "agent_of_a_hub:agent", "--json")
     diagnosis = json.loads(shown.output)
     assert diagnosis["skills"] == ["tea"]
     assert diagnosis["problems"] == []

@@ -1,7 +1,6 @@
 """Scale, by counts and ratios: calls of a turn, unknown pins, many conversations, an event loop that is never held."""
 
 import asyncio
-import copy
 import gc
 import time
 from collections.abc import Awaitable, Callable
@@ -107,13 +106,13 @@ def test_a_large_library_leaves_the_loop_free() -> None:
 
 def longest_hold_by_parsing(shelves: Shelves) -> float:
     """Return the longest time that runs on a large library held the event loop, by that of parsing all of it."""
-    middleware = SkillsMiddleware(
-        backend=shelves,
-        sources=["/skills"],
-        max_loaded_skills=TURN,
-        extra_tools=["search_skills"],
-        visibility={"skill-*9": "off"},
-    )
+    options: dict[str, Any] = {
+        "sources": ["/skills"],
+        "max_loaded_skills": TURN,
+        "extra_tools": ["search_skills"],
+        "visibility": {"skill-*9": "off"},
+    }
+    middleware = SkillsMiddleware(backend=shelves, **options)
     model = ScriptedChatModel(
         replies=[
             "Hello.",
@@ -124,7 +123,7 @@ def longest_hold_by_parsing(shelves: Shelves) -> float:
     )
     agent = create_agent(model, middleware=[middleware], checkpointer=InMemorySaver())
     # As another process, which has read nothing yet.
-    again = create_agent(model, middleware=[copy.deepcopy(middleware)], checkpointer=InMemorySaver())
+    again = create_agent(model, middleware=[SkillsMiddleware(backend=shelves, **options)], checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "t"}}
     pins = [f"nope-{n}" for n in range(200)]
 

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -20,7 +19,6 @@ from weakref import WeakKeyDictionary, ref
 
 from deepskills._catalog.search import beginning_of
 from deepskills._io.cache import BoundedCache, size_of
-from deepskills._io.plan import parent
 from deepskills._providers.base import SCHEME, ListedSkill, SkillProvider
 from deepskills._providers.sources import Source
 from deepskills._skillmd.checks import shorten_checks
@@ -35,8 +33,7 @@ from deepskills._skillmd.keys import (
 from deepskills._skillmd.names import meant, name_key
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
-from deepskills._skillmd.text import is_text
-from deepskills._types import SKILL_FILE, CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
+from deepskills._types import CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
 
 Visibility: TypeAlias = Literal["always", "on", "name-only", "user-only", "off"]
 """How visible a skill is in a run, from everything to nothing; by `"always"` an operator overrules its author."""
@@ -554,43 +551,3 @@ def _copy(skill: SkillMetadata) -> SkillMetadata:
     copy["metadata"] = skill["metadata"].copy()
     copy["allowed_tools"] = skill["allowed_tools"].copy()
     return copy
-
-
-# A catalog as it was last seen.
-
-_LOSERS = frozenset({"skill-shadowed", "skill-duplicate"})
-"""Codes of problems about files that lost a name to another."""
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """What a look at all sources found, and when."""
-
-    catalog: Catalog
-    problems: Sequence[SkillProblem]
-    shadowed: Sequence[SkillProblem] = ()
-    """Files that others of the same name in later sources override."""
-
-    seen: float = field(default_factory=time.monotonic)
-
-    def is_younger_than(self, seconds: float) -> bool:
-        """Whether the look was that recent."""
-        return time.monotonic() - self.seen < seconds
-
-    @cached_property
-    def _losers(self) -> frozenset[str]:
-        return frozenset(found["path"] for found in (*self.problems, *self.shadowed) if found["code"] in _LOSERS)
-
-    def rivals(self, entry: SkillEntry) -> list[str]:
-        """Return where a skill of the same name would usually lie if it had come since, in each source."""
-        folder = parent(entry.path).rpartition("/")[2]
-        # A remembered catalog is used as long as none of these places holds a file: a newcomer there might win the
-        # name.
-        folders = sorted({name for name in (folder, entry.name, entry.name.rpartition(":")[2]) if _may_be_folder(name)})
-        sources = [source.path.rstrip("/") for source in self.catalog.sources]
-        paths = dict.fromkeys(f"{source}/{name}/{SKILL_FILE}" for source in sources for name in folders)
-        return [path for path in paths if path != entry.path and path not in self._losers]
-
-
-def _may_be_folder(name: str) -> bool:
-    return bool(name) and is_text(name) and not name.startswith(".") and not set(name) & set("/\\\x00")

@@ -375,14 +375,14 @@ class SourceScan:
 
     def __init__(
         self,
-        library: ScanSettings,
+        settings: ScanSettings,
         sources: SourcesOfRun,
         seen: dict[str, Discovery] | None = None,
         runtime: Callable[[], object] = lambda: None,
         loaded: Mapping[str, LoadRecord] | None = None,
         record: object = None,
     ) -> None:
-        self._library = library
+        self._settings = settings
         self._runtime = runtime
         self._sources_of_run = sources
         self._seen = seen if seen is not None else {}
@@ -390,7 +390,7 @@ class SourceScan:
         """What is loaded, by name."""
         self._record = record
         """The catalog as state names it."""
-        self._directories = library.directories()
+        self._directories = settings.directories()
         self._sources: Sequence[Source] | None = None
         self._failure: str | None = None
         self.found: Discovery | None = None
@@ -406,14 +406,14 @@ class SourceScan:
     async def discover(self, known: Catalog | None = None, retried: frozenset[str] = frozenset()) -> Discovery:
         """Return what the sources hold now; if they cannot be resolved, what is known already."""
         if self.found is None:
-            library = self._library
+            settings = self._settings
             sources, failure = await self.sources()
             if failure is None:
                 self.found = await discover(
                     sources,
                     directories=self._directories,
-                    readings=library.readings,
-                    catalogs=library.catalogs,
+                    readings=settings.readings,
+                    catalogs=settings.catalogs,
                     known=known,
                     retried=retried,
                     caller=self._caller,
@@ -435,18 +435,18 @@ class SourceScan:
             and entry.origin is None
             and entry.path == record["path"]
             and entry.digest in (record["digest"], record.get("listed"))
-            and self._library.readings.recall(record["path"], record["digest"]) is None
+            and self._settings.readings.recall(record["path"], record["digest"]) is None
         ]
         plans = [self.read(entry, read_files([entry.path])) for entry in unread]
         for entry, files in zip(unread, await side_by_side(*plans), strict=True):
             content = files[entry.path].content
             # What could not be read stays unknown, and judges of calls refuse.
             if content is not None:
-                self._library.readings.read(entry.path, content)
+                self._settings.readings.read(entry.path, content)
 
     @property
     def _caller(self) -> Caller:
-        return Caller(self._runtime, self._library.seconds)
+        return Caller(self._runtime, self._settings.seconds)
 
     async def read(self, entry: SkillEntry, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan that reads the text or the files of a skill, wherever it comes from."""
@@ -474,7 +474,7 @@ class SourceScan:
 
     async def look(self, retried: frozenset[str] = frozenset()) -> Discovery:
         """List the sources; for one that fails stands what this process knew, unless that may be another user's."""
-        known = self._library.catalogs.recognize(self._record) if self._library.is_shared else None
+        known = self._settings.catalogs.recognize(self._record) if self._settings.is_shared else None
         found = await self.discover(known, retried)
         # Under both: hooks before the update is applied see the old record, hooks after it the new one.
         self._seen[record_key(self._record)] = self._seen[found.catalog.fingerprint] = found
@@ -482,9 +482,9 @@ class SourceScan:
 
     async def catalog(self) -> Catalog:
         """Return the catalog that state names, if this process made it and it is of this run's sources; else look."""
-        if not self._library.varies:
+        if not self._settings.varies:
             sources, failure = await self.sources()
-            made = self._library.catalogs.recognize(self._record)
+            made = self._settings.catalogs.recognize(self._record)
             # While the sources cannot be resolved it stands: its files are still refused by `refusals`.
             if made is not None and (failure is not None or made.is_of(sources)):
                 return made

@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._middleware.state import ModelFacts, Thread
+from deepskills._middleware.workarounds import provider_of
 from deepskills._prompt.messages import RESULTS_READ
 
 _OVERFLOW_SIGNS = (
@@ -49,7 +50,8 @@ def facts_of(model: object, thread: Thread) -> ModelFacts:
     """Return what is known of a model; `None` stands for that of the thread's latest request."""
     if model is None:
         return thread.model
-    provider, window = _provider(model), _window(model)
+    bare = _bare(model)
+    provider, window = "" if bare is None else provider_of(bare), _window(model)
     # What one model refused says nothing of another's room.
     refused = thread.model.refused if (provider, window) == (thread.model.provider, thread.model.window) else None
     return ModelFacts(provider, window, refused)
@@ -62,17 +64,6 @@ def _bare(model: object) -> BaseChatModel | None:
             return model
         model = vars(model).get("bound") if hasattr(model, "__dict__") else None
     return None
-
-
-def _provider(model: object) -> str:
-    found = _bare(model)
-    if found is None:
-        return ""
-    try:
-        provider = found._get_ls_params().get("ls_provider")  # noqa: SLF001 - what tracers get; there is no other way
-    except Exception:  # noqa: BLE001 - a class of the user's own
-        return ""
-    return provider if isinstance(provider, str) else ""
 
 
 def profile_of(model: object) -> Mapping[str, Any]:

@@ -138,7 +138,7 @@ async def _report_unknown(asked: Iterable[str], run: Run) -> None:
 
 def _find_commands(message_id: str, run: Run) -> list[LoadRequest]:
     """Return the skills that the user's newest message starts with slash commands."""
-    message = next((known for known in run.thread.messages if known.id == message_id), None)
+    message = next((each for each in run.thread.messages if each.id == message_id), None)
     # Another middleware may have replaced the message since the run began.
     if message is None or not is_users_own(message):
         return []

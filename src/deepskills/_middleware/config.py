@@ -10,13 +10,12 @@ it. A call that needs a skill which no other call of the turn is reading claims 
 A call that is executed again after an interrupt belongs to another invocation, and reads again.
 """
 
-import copy
 import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property, wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, get_args
@@ -37,6 +36,7 @@ from deepskills._io.plan import Attempt, CallFunction, Failed
 from deepskills._loading.budget import Budgets, Prepared, count_tokens
 from deepskills._middleware.extension import SkillExtension, overrides
 from deepskills._middleware.state import fingerprint
+from deepskills._middleware.workarounds import identify_invocation
 from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
 from deepskills._providers.base import executing_tools, serves_skills
@@ -122,8 +122,6 @@ class SharedCache:
     """What was read, found, rendered and loaded in this process."""
 
     def __init__(self, backend: object = None, *, for_search: bool = True) -> None:
-        self._backend = backend
-        self._for_search = for_search
         self.readings = Readings(for_search=for_search)
         self.catalogs = Catalogs(backend)
         self.rules: BoundedCache[int, dict[str, Visibility]] = BoundedCache(MAX_RULE_BYTES)
@@ -133,23 +131,15 @@ class SharedCache:
         self._lock = threading.Lock()
 
     def invocation_of(self, runtime: object) -> Invocation | None:
-        """Return what this invocation of a graph has seen and read; `None` outside of one.
-
-        LangGraph makes a stream writer for each invocation and hands it to every hook and tool of it, so the writer
-        identifies an invocation: an interrupted run that is resumed has another one.
-        """
-        writer = getattr(runtime, "stream_writer", None)
-        if writer is None:
+        """Return what this invocation of a graph has seen and read; `None` outside of one."""
+        own = identify_invocation(runtime)
+        if own is None:
             return None
         with self._lock:
             try:
-                return self._invocations.setdefault(writer, Invocation())
+                return self._invocations.setdefault(own, Invocation())
             except TypeError:  # No weak reference to it is possible: then every hook looks for itself.
                 return Invocation()
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "SharedCache":
-        """Return a cache of the same kind that holds nothing."""
-        return SharedCache(self._backend, for_search=self._for_search)
 
     def keep_text(self, text: str) -> str:
         """Remember a text of a loaded skill, and return its fingerprint."""
@@ -289,7 +279,7 @@ class Settings:
         return is_function or any(overrides(extension, "visibility") for extension in self.extensions)
 
     @cached_property
-    def library(self) -> ScanSettings:
+    def scan_settings(self) -> ScanSettings:
         """How this middleware looks at sources."""
         cache = self.cache
         directories = DirectoryProvider(self.max_depth)
@@ -316,10 +306,6 @@ class Settings:
     def fixed_sources(self) -> tuple[Source, ...] | None:
         """The sources, if they are the same in every run."""
         return None if callable(self.sources) else self.sources
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Settings":
-        """Return the same settings with nothing remembered; backend, functions and extensions are shared."""
-        return replace(self, cache=copy.deepcopy(self.cache))
 
     def file_names(self) -> FileNames:
         """Return how the agent's tools take the names of a skill's files."""

@@ -482,10 +482,10 @@ def _explain_checks(run: Run, entry: SkillEntry) -> SkillStage:
     kept = [value for extension in run.settings.extensions for value in run.memory_of(extension).values()]
     # By what they say, not by the extension: one of a user's own may keep receipts of checks as well.
     receipts = [value for value in kept if isinstance(value, Mapping) and value.get("skill") == entry.name]
-    opened = [one_line(str(each.get("check")))[:MAX_TEXT] for each in receipts if each.get("status") == "open"]
-    if opened:
+    still_open = [one_line(str(each.get("check")))[:MAX_TEXT] for each in receipts if each.get("status") == "open"]
+    if still_open:
         return _stop(
-            "unchecked", f"Not proven: {listed(opened)}. The work may be done, but nothing on the thread shows it."
+            "unchecked", f"Not proven: {listed(still_open)}. The work may be done, but nothing on the thread shows it."
         )
     if any(each.get("status") == "passed" for each in receipts):
         return _pass("Every check passed.")

@@ -18,7 +18,6 @@ from typing import Any, Concatenate, ParamSpec
 
 from langchain.agents.middleware.types import ModelRequest, ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolMessage
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
@@ -63,7 +62,12 @@ from deepskills._middleware.extension import (
 from deepskills._middleware.reporting import emit
 from deepskills._middleware.run import Run, VisibleCatalog, name_of
 from deepskills._middleware.state import build_note_update, extension_section, merge_updates
-from deepskills._middleware.workarounds import STARTS_AGENT, middleware_of_agent, middleware_of_sub_agent
+from deepskills._middleware.workarounds import (
+    STARTS_AGENT,
+    add_call_metadata,
+    middleware_of_agent,
+    middleware_of_sub_agent,
+)
 from deepskills._providers.base import SCHEME
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import one_line
@@ -610,11 +614,7 @@ async def call_extensions(method: str, run: Run, *given: object) -> None:
 
 @contextmanager
 def describe_to_tracers(run: Run) -> Iterator[None]:
-    """Let tracers such as LangSmith see the skills in use, and what extensions say of the model call made inside.
-
-    LangChain calls the model with the configuration of the run that it finds in the context, so that is where metadata
-    is added.
-    """
+    """Let tracers such as LangSmith see the skills in use, and what extensions say of the model call made inside."""
     digests = {skill.entry.name: skill.entry.digest or None for skill in run.loaded if not skill.is_lost}
     metadata: dict[str, Any] = {"skills": list(digests), "skill_digests": digests} if digests else {}
     for own in runs_of("call_metadata", run):
@@ -622,12 +622,5 @@ def describe_to_tracers(run: Run) -> Iterator[None]:
             metadata.update(await_if_needed(own.call("call_metadata")))
         except Exception:
             logger.exception("The extension %s failed to describe a model call", own.name)
-    if not metadata:
+    with add_call_metadata(metadata):
         yield
-        return
-    config = var_child_runnable_config.get() or {}
-    token = var_child_runnable_config.set({**config, "metadata": {**(config.get("metadata") or {}), **metadata}})
-    try:
-        yield
-    finally:
-        var_child_runnable_config.reset(token)

@@ -4,7 +4,6 @@ Every hook is a few lines that perform a plan. Sync and async stand side by side
 each hook; what they do is written once, in the plans of this folder.
 """
 
-import copy
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -465,23 +464,8 @@ class SkillsMiddleware(Services, DeepAgentsSkillsMiddleware[ContextT, ResponseT]
             extension.attach(self)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "SkillsMiddleware[ContextT, ResponseT]":
-        """Return a copy that remembers nothing and whose tools work on its own settings."""
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        # Shared, not copied: backends and providers hold connections and locks, and extensions may hold anything.
-        extensions, providers = self._settings.extensions, self.providers
-        for shared in (self._settings.backend, self._tool_source, self.state_schema, *extensions, *providers):
-            memo[id(shared)] = shared
-        for key, value in vars(self).items():
-            # The tools hold on to the old settings; they are made again below.
-            if key != "tools":
-                setattr(twin, key, copy.deepcopy(value, memo))
-        own = {tool.name: tool for tool in twin._own_tools()}  # noqa: SLF001 - of the same class
-        # In the user's order, with tools that were replaced or added by hand kept.
-        twin.tools = [own.get(tool.name, tool) for tool in self.tools]
-        for extension in twin._settings.extensions:  # noqa: SLF001 - of the same class
-            extension.attach(twin)
-        return twin
+        """Return the same object: it holds nothing of a run, so copies of a configuration share it."""
+        return self
 
     @property
     def system_prompt_template(self) -> str | None:

@@ -277,7 +277,8 @@ class Run:
         runtime = partial(tool_runtime, self.state, self._runtime)
         seen = self.invocation.found if self.invocation is not None else None
         sources = partial(settings.sources_in, runtime)
-        return SourceScan(settings.library, sources, seen, runtime, self.thread.loaded.records, self.thread.catalog)
+        records, catalog = self.thread.loaded.records, self.thread.catalog
+        return SourceScan(settings.scan_settings, sources, seen, runtime, records, catalog)
 
     def perform(self, plan: Plan[ResultT]) -> ResultT:
         """Perform a plan on the backend of this run."""

@@ -405,23 +405,23 @@ class ServedSkills(SkillExtension):
         # An agent without our middleware executes without a question.
         if request.tool_call["name"] not in EXECUTING_TOOLS | run.executing_tools and not run.starts_unbound(request):
             return None
-        asking = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
-        if not asking:
+        ungranted = [entry for entry in in_use.values() if not self._is_granted(entry, run)]
+        if not ungranted:
             return None
-        given = interrupt(_question(request, asking))
+        given = interrupt(_question(request, ungranted))
         # Anything but a clear "approve" is a refusal, even an answer of an unknown shape.
         answer = given if isinstance(given, Mapping) else {}
         if answer.get("type") == "approve":
             grants = answer.get("grants", ())
             if isinstance(grants, list | tuple | set | frozenset) and _SCRIPTS in grants:
-                for entry in asking:
+                for entry in ungranted:
                     # What may change with every read cannot be known again.
                     if not _origin_of(entry)["dynamic"]:
                         run.remember(_key(entry), entry.digest)
             return None
         message = answer.get("message") if answer.get("type") == "reject" else None
         reason = f": {message}" if isinstance(message, str) and message else "."
-        name, skill, via = request.tool_call["name"], asking[0].name, _origin_of(asking[0])["via"]
+        name, skill, via = request.tool_call["name"], ungranted[0].name, _origin_of(ungranted[0])["via"]
         return Refuse(EXECUTION_REJECTED.format(tool=name, skill=skill, via=via, reason=reason))
 
     def _is_granted(self, entry: SkillEntry, run: SkillRun) -> bool:
@@ -437,8 +437,8 @@ def _key(entry: SkillEntry) -> str:
     return f"{_SCRIPTS}:{origin['label']}:{origin['uri']}"
 
 
-def _question(request: ToolCallRequest, asking: Sequence[SkillEntry]) -> dict[str, Any]:
-    origins = [(entry, _origin_of(entry)) for entry in asking]
+def _question(request: ToolCallRequest, ungranted: Sequence[SkillEntry]) -> dict[str, Any]:
+    origins = [(entry, _origin_of(entry)) for entry in ungranted]
     skills = [
         {"name": entry.name, "label": origin["label"], "uri": origin["uri"], "digest": entry.digest}
         for entry, origin in origins
@@ -448,7 +448,7 @@ def _question(request: ToolCallRequest, asking: Sequence[SkillEntry]) -> dict[st
         "type": "skill_execution",
         "tool": call["name"],
         "arguments": call["args"],
-        "skill": asking[0].name,
+        "skill": ungranted[0].name,
         "skills": skills,
         "grants": [_SCRIPTS],
     }

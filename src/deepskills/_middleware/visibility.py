@@ -79,7 +79,7 @@ def _shows_absent(settings: Settings, name: str) -> bool:
     # Where sources are a user's own, what is absent may be another user's.
     if settings.has_judges or settings.varies_by_user:
         return False
-    return not isinstance(rule, Mapping) or _lookup(rule)(name) in {"on", "always"}
+    return not isinstance(rule, Mapping) or _make_lookup(rule)(name) in {"on", "always"}
 
 
 def _find_broken(problems: Sequence[SkillProblem], catalog: Catalog) -> list[SkillEntry]:
@@ -191,7 +191,7 @@ def apply_fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, 
     hidden: dict[str, Visibility] = {entry.name: "user-only" for entry in entries if entry.is_user_only}
     if not isinstance(rule, Mapping):
         return hidden
-    by_rule = _lookup(rule)
+    by_rule = _make_lookup(rule)
     for entry in entries:
         how = by_rule(entry.name)
         if how == "always" or STRICTNESS[how] > STRICTNESS[hidden.get(entry.name, "on")]:
@@ -199,7 +199,7 @@ def apply_fixed_rules(entries: Sequence[SkillEntry], rule: object) -> dict[str, 
     return hidden
 
 
-def _lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
+def _make_lookup(rule: Mapping[str, Visibility]) -> Callable[[str], Visibility]:
     """Return what a mapping says of a name: an exact name comes before a pattern, and the first pattern that fits."""
     # A rule must not fail to hide because of case or Unicode form. A pattern is folded as names are; its marks stay.
     patterns = [(fold(name), how) for name, how in rule.items() if any(mark in name for mark in "*?[")]

@@ -1,17 +1,19 @@
 """What LangChain and deepagents have no way to ask for: each workaround, its reason, and what would end it.
 
-Everything else in this project uses public interfaces. What is here looks at frames, closures and classes of others,
-so each function gives up quietly where a release below us is built in another way.
+Everything else in the middleware uses public interfaces. What is here looks at frames, closures, classes, contexts and
+private names of others, so each function gives up quietly where a release below us is built in another way.
 """
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from deepagents.middleware.filesystem import FilesystemMiddleware
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables.config import var_child_runnable_config
 
 MAX_FRAMES = 4
 """How far above a middleware's name the call of `create_deep_agent` is looked for."""
@@ -60,6 +62,51 @@ def _conflict(own: DeepAgentsSkillsMiddleware[Any, Any], kind: type, given: obje
         f"create_deep_agent was given skills={skills!r} beside a SkillsMiddleware, and ignores the former. Leave "
         f"`skills` out and write SkillsMiddleware(backend=..., sources=[{both}])."
     )
+
+
+def identify_invocation(runtime: object) -> object | None:
+    """Return what is the same object for every hook and tool of one invocation of a graph; `None` outside of one.
+
+    Reason: the hooks of one run share what it has seen of its sources, and a resumed run has to look again. LangGraph
+    makes a stream writer for each invocation, also for a resume, and hands it to every hook and tool.
+
+    Ends when a runtime names its invocation.
+    """
+    return getattr(runtime, "stream_writer", None)
+
+
+def provider_of(model: BaseChatModel) -> str:
+    """Return a chat model's provider as LangChain names it; empty if it is not known.
+
+    Reason: providers differ in what they cache and refuse, and only what a model gives tracers names its provider.
+
+    Ends when a chat model has a public name for that.
+    """
+    try:
+        provider = model._get_ls_params().get("ls_provider")  # noqa: SLF001 - see above
+    except Exception:  # noqa: BLE001 - a class of the user's own
+        return ""
+    return provider if isinstance(provider, str) else ""
+
+
+@contextlib.contextmanager
+def add_call_metadata(metadata: Mapping[str, Any]) -> Iterator[None]:
+    """Give the model call that is made inside further metadata, for tracers.
+
+    Reason: a middleware cannot pass a configuration on with a request. LangChain calls the model with the configuration
+    of the run that it finds in the context.
+
+    Ends when a model request takes metadata.
+    """
+    if not metadata:
+        yield
+        return
+    config = var_child_runnable_config.get() or {}
+    token = var_child_runnable_config.set({**config, "metadata": {**(config.get("metadata") or {}), **metadata}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 _OF_A_GRAPH = frozenset({"thread_id", "checkpoint_ns", "ls_integration"})
