@@ -23,9 +23,10 @@ from deepskills._middleware.state import ModelFacts
 from deepskills._middleware.visibility import find_view
 from deepskills._middleware.workarounds import model_of_agent, owners_of_steps, owners_of_wrappers, workspace_of
 from deepskills._skillmd.problems import SOURCE_ERRORS, listed, problem
+from deepskills._skillmd.tools import DEFAULT_ALIASES, tool_of_rule
 from deepskills._types import DEFAULT_LOADED_TOKENS, SkillProblem
 from deepskills.extensions.checks import SkillChecks
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
+from deepskills.extensions.tool_policy import ToolPolicy
 
 SUMMARIZES_REQUESTS = "SummarizationMiddleware"
 """The name of deepagents' middleware that summarizes requests; skills must come after it."""
@@ -182,8 +183,7 @@ def _judge_tools(
     checked: Sequence[str],
 ) -> Iterator[SkillProblem]:
     """Yield the tools that a skill names and the agent lacks; `brought` is `None` where a function makes them."""
-    # `Bash(git add:*)` names a tool, and what it may be called with.
-    allowed = [rule.partition("(")[0].strip() for rule in entry.skill["allowed_tools"]]
+    allowed = list(map(tool_of_rule, entry.skill["allowed_tools"]))
     included = include_names(entry)
     may_bring = frozenset(included) if brought is None else brought
     for key, names in (("allowed-tools", allowed), ("metadata.include_tools", included), ("checks", checked)):

@@ -628,6 +628,7 @@ def test_an_operators_checks_replace_the_skills_own_and_hold_after_an_unload(tmp
     [
         [{"called": "deploy", "before": "deploy"}],
         [{"called": "execute(pytest *)", "before": "Bash"}],
+        [{"called": "Task", "before": "task"}],
         [{"called": "deploy", "before": "run_tests"}, {"called": "run_tests", "before": "deploy"}],
         [{"file": "a", "before": ["write_file", "edit_file"]}],
     ],

@@ -173,7 +173,7 @@ def random_calls(chance: random.Random) -> AIMessage:
             made.append(("unload_skill", {"skill_name": chance.choice(list(CHECKS))}))
         else:
             name = chance.choice(["test", "lint", "lint", "fragile", "deploy", "publish"])
-            made.append((name, {"fails": name == "fragile" and chance.random() < 0.5}))
+            made.append((name, {"fails": chance.random() < (0.5 if name == "fragile" else 0.2)}))
     # Beside a held call, what might free it.
     if chance.random() < 0.2:
         name = chance.choice(["alpha", "beta"])

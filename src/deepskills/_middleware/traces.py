@@ -19,6 +19,7 @@ from deepskills._middleware.state import MARK, MAX_TRACED, Trace, newest_traces,
 from deepskills._middleware.turn import LOAD_TOOL, UNLOAD_TOOL
 from deepskills._skillmd.names import name_key
 from deepskills._skillmd.text import one_line
+from deepskills._skillmd.tools import tool_of_rule
 from deepskills._types import MAX_SHOWN_NAME_LENGTH, SKILL_FILE
 
 MAX_TEXT = 300
@@ -168,8 +169,7 @@ def _tools_of(name: str, run: Run) -> frozenset[str]:
     if reading is None or reading.metadata is None:
         return frozenset()
     own = reading.metadata["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
-    # `Bash(git add:*)` names the tool and what it may be called with.
-    return frozenset({*own, *(tool.partition("(")[0] for tool in reading.metadata["allowed_tools"])})
+    return frozenset({*own, *map(tool_of_rule, reading.metadata["allowed_tools"])})
 
 
 # The start of a run.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import clean, one_line
+from deepskills._skillmd.tools import DEFAULT_ALIASES, OWN_TOOLS, SCRIPT_TOOL, tool_of_rule
 from deepskills._types import SkillProblem
 
 
@@ -70,19 +71,7 @@ MAX_CHECKS = 20
 MAX_CHECK_CHARACTERS = 500
 """How long a check may be, all its texts together."""
 
-OWN_TOOLS = frozenset(
-    {
-        "load_skill",
-        "unload_skill",
-        "search_skills",
-        "load_skill_asset",
-        "list_skill_assets",
-        "get_skill_script_path",
-    }
-)
-"""The tools with which skills themselves are used: none of them waits for a check."""
-
-_PATTERN_TOOLS = frozenset({"execute", "Bash", "run_skill_script"})
+_PATTERN_TOOLS = frozenset({"execute", "Bash", SCRIPT_TOOL})
 """The tools whose arguments are judged."""
 
 _CALL = re.compile(r"([^()\s]+)(?:\((.+)\))?")
@@ -110,13 +99,13 @@ class Check:
     @property
     def tools(self) -> tuple[str, ...]:
         """The tools that it names, as its author wrote them: the one that has to be called, and those that wait."""
-        return (*([self.value.partition("(")[0]] if self.kind == "called" else []), *self.before)
+        return (*([tool_of_rule(self.value)] if self.kind == "called" else []), *self.before)
 
     @property
     def shape(self) -> CheckKind:
         """Its row in the table of kinds."""
         rows = [row for row in KINDS if row.name == self.kind]
-        return rows[-1 if self.value.partition("(")[0] in _PATTERN_TOOLS else 0]
+        return rows[-1 if tool_of_rule(self.value) in _PATTERN_TOOLS else 0]
 
     def instruction(self, *, names_held: bool = True) -> str:
         """Return what the model is to do for it."""
@@ -245,9 +234,6 @@ def _count_characters(item: object) -> int:
 MAX_DEPTH = 4
 """How deep an item is looked into."""
 
-_NAMES = {"Bash": "execute", "Write": "write_file", "Edit": "edit_file"}
-"""Other clients' names of tools that checks need."""
-
 
 def waits_for_itself(check: Check, checks: Sequence[Check]) -> bool:
     """Whether a check could only pass by a call that it refuses itself, directly or through other checks."""
@@ -257,7 +243,7 @@ def waits_for_itself(check: Check, checks: Sequence[Check]) -> bool:
     while waiting:
         needed = _needed_tools(waiting.pop())
         for other in checks:
-            held = {_NAMES.get(name, name) for name in other.before}
+            held = {DEFAULT_ALIASES.get(name, name) for name in other.before}
             if not needed or not needed <= held:
                 continue
             if other == check:
@@ -271,7 +257,7 @@ def waits_for_itself(check: Check, checks: Sequence[Check]) -> bool:
 def _needed_tools(check: Check) -> set[str]:
     """Return the tools of which a call is needed for a check to pass: any of them."""
     if check.kind == "called":
-        name = check.value.partition("(")[0]
-        return {_NAMES.get(name, name)}
+        name = tool_of_rule(check.value)
+        return {DEFAULT_ALIASES.get(name, name)}
     # A handler's function may look at anything.
-    return {"file": {"write_file", "edit_file"}, "script": {"run_skill_script"}}.get(check.kind, set())
+    return {"file": {"write_file", "edit_file"}, "script": {SCRIPT_TOOL}}.get(check.kind, set())

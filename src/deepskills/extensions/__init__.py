@@ -5,6 +5,7 @@ messages (`_prompt`), cleaning of text and problems (`_skillmd`), and, for scrip
 (`_io`, `_files`, `_catalog`).
 """
 
+from deepskills._skillmd.tools import DEFAULT_ALIASES
 from deepskills.extensions.approval import SkillApproval
 from deepskills.extensions.checks import CHECK_KINDS, SkillChecks
 from deepskills.extensions.forks import SkillForks
@@ -14,7 +15,7 @@ from deepskills.extensions.models import SkillModels
 from deepskills.extensions.preload import Preload
 from deepskills.extensions.scripts.tool import SkillScripts
 from deepskills.extensions.suggestions import SkillSuggestions
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES, ToolPolicy
+from deepskills.extensions.tool_policy import ToolPolicy
 from deepskills.extensions.usage import JsonLinesRecorder, OpenTelemetryRecorder, SkillUsage, UsageEvent
 
 __all__ = [

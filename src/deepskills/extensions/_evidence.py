@@ -23,8 +23,9 @@ from deepskills._io.plan import CallFunction, FindRoutes, Plan, ReadFiles, unwra
 from deepskills._skillmd.checks import Check
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.text import one_line
+from deepskills._skillmd.tools import DEFAULT_ALIASES, SCRIPT_TOOL
 from deepskills.extensions._shared import as_mapping, call_either
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES, SCRIPT_TOOL, Rule, parse_rules
+from deepskills.extensions.tool_policy import Rule, parse_rules
 
 logger = logging.getLogger("deepskills")
 

@@ -50,10 +50,11 @@ from deepskills import (
 )
 from deepskills._prompt import messages
 from deepskills._prompt.messages import as_list, with_checks
-from deepskills._skillmd.checks import KINDS, OWN_TOOLS, Check, CheckKind, Checks, read_checks
+from deepskills._skillmd.checks import KINDS, Check, CheckKind, Checks, read_checks
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import harmless_body, one_line
+from deepskills._skillmd.tools import DEFAULT_ALIASES, OWN_TOOLS
 from deepskills._types import SkillProblem
 from deepskills.extensions._evidence import (
     Handler,
@@ -69,7 +70,6 @@ from deepskills.extensions._evidence import (
 from deepskills.extensions._shared import MaybeAwaitable, as_edited, as_mapping
 from deepskills.extensions.forks import SkillForks, is_fork, running_fork
 from deepskills.extensions.scripts.tool import SkillScripts
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
 

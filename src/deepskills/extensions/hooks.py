@@ -32,6 +32,7 @@ from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import Ask, Execute, unwrap
 from deepskills._prompt.messages import FROM_HOOK, FROM_START_HOOK, HOOK_FAILED, HOOK_REFUSED, LIMITS_DO_NOT_TRAVEL
 from deepskills._skillmd.text import clean, field_text, harmless_body, one_line
+from deepskills._skillmd.tools import DEFAULT_ALIASES
 from deepskills._skillmd.yaml import as_flag
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._shared import (
@@ -47,7 +48,6 @@ from deepskills.extensions._shared import (
     remove_files,
     tidy_sources,
 )
-from deepskills.extensions.tool_policy import DEFAULT_ALIASES
 
 logger = logging.getLogger("deepskills")
 

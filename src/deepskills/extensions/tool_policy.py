@@ -64,6 +64,7 @@ from deepskills._prompt import messages
 from deepskills._skillmd.names import meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
+from deepskills._skillmd.tools import DEFAULT_ALIASES, OWN_TOOLS, SCRIPT_TOOL
 from deepskills.extensions._shared import MaybeAwaitable, as_edited, is_trusted, tidy_sources
 from deepskills.extensions.forks import is_fork, runs_forks
 
@@ -182,9 +183,6 @@ def _base_name(word: str) -> str:
 MAX_RULE_CHARACTERS = 80
 """How many characters of a rule or a name are shown."""
 
-SCRIPT_TOOL = "run_skill_script"
-"""The tool that runs a skill's script: a skill can allow it only for its own scripts."""
-
 _SHELL_ARGUMENTS = frozenset({"command", "timeout"})
 _RULE = re.compile(r"([^()\s]+)\((.*)\)", re.DOTALL)
 
@@ -264,31 +262,6 @@ def parse_rules(texts: tuple[str, ...], aliases: Mapping[str, str], shell: str) 
 # The policy.
 
 PolicyMode: TypeAlias = Literal["enforce", "approve"]
-
-DEFAULT_ALIASES: Mapping[str, str] = {
-    "Read": "read_file",
-    "Write": "write_file",
-    "Edit": "edit_file",
-    "Glob": "glob",
-    "Grep": "grep",
-    "LS": "ls",
-    "Bash": "execute",
-    "Task": "task",
-    "TodoWrite": "write_todos",
-}
-"""The names in deepagents of another client's tools."""
-
-CORE_TOOLS = frozenset(
-    {
-        "load_skill",
-        "unload_skill",
-        "search_skills",
-        "load_skill_asset",
-        "list_skill_assets",
-        "get_skill_script_path",
-    }
-)
-"""The tools with which skills themselves are used."""
 
 NEVER_FORBIDDEN = frozenset({"load_skill", "unload_skill"})
 """Tools that no skill can forbid: otherwise a skill could make itself impossible to unload."""
@@ -434,7 +407,7 @@ class ToolPolicy(SkillExtension):
 
     def _judge_call(self, request: ToolCallRequest, run: SkillRun, *, reads_own: bool = False) -> Refuse | None:
         # A tool of the agent itself is never a skill's own, whatever the state says.
-        own = run.own_tools if request.tool is None else run.own_tools & CORE_TOOLS
+        own = run.own_tools if request.tool is None else run.own_tools & OWN_TOOLS
         if reads_own:
             own |= self._reading.keys()
         is_approved = self._is_approved(request)
@@ -445,7 +418,7 @@ class ToolPolicy(SkillExtension):
             for skills in (group for found in self._in_use(run) for group in _by_agent(found)):
                 unread = [skill.entry for skill in skills if not skill.entry.is_read]
                 # What they forbid is unknown, in either mode.
-                if unread and not is_approved and call.tool not in own & CORE_TOOLS | self._always | NEVER_FORBIDDEN:
+                if unread and not is_approved and call.tool not in own & OWN_TOOLS | self._always | NEVER_FORBIDDEN:
                     return _refusal(messages.POLICY_UNREADABLE, call, unread)
                 refusal = self._judged(call, skills, own)
                 if refusal is not None:

@@ -132,8 +132,7 @@ class Ledger:
 
     def tool_calls(self, pending: object, messages: Iterable[AnyMessage]) -> None:
         """Credit the tool calls of the previous turn, from what the conversation now says about them."""
-        asked, origins = as_mapping(pending).get("calls"), as_mapping(pending).get("origins")
-        calls = {call for call in (asked if isinstance(asked, list) else ()) if isinstance(call, str)}
+        calls, keys = (_texts(as_mapping(pending).get(name)) for name in ("calls", "rows"))
         answers = {
             message.tool_call_id: message
             for message in messages
@@ -141,10 +140,9 @@ class Ledger:
         }
         # Read from the conversation at the next model call: tools run in parallel, perhaps in another process.
         failed = sum(message.status == "error" for message in answers.values())
-        for origin in origins if isinstance(origins, list) else ():
-            if isinstance(origin, list | tuple) and len(origin) == 4 and isinstance(origin[0], str):  # noqa: PLR2004
-                row = self._row(Origin(origin[0], _text(origin[1]), _text(origin[2]), str(origin[3])))
-                _add(row, calls=len(calls), tool_calls=len(calls), failed_calls=failed)
+        # The model call that made them was credited to the same rows.
+        for row in [self.rows[key] for key in keys if key in self.rows]:
+            _add(row, calls=len(calls), tool_calls=len(calls), failed_calls=failed)
 
     def events(self) -> list[SkillCost]:
         """Return one event for each skill and content."""
@@ -157,10 +155,10 @@ class Ledger:
 
 
 def pending_calls(origins: Iterable[Origin], messages: Iterable[object]) -> dict[str, Any] | None:
-    """Return the tool calls in an answer and the skills to credit; `None` if there are none."""
+    """Return the tool calls in an answer and the rows to credit; `None` if there are none."""
     asked = [call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-    owners = [[origin.skill, origin.source, origin.digest, origin.trigger] for origin in origins]
-    return {"calls": [call for call in asked if call], "origins": owners} if asked and owners else None
+    keys = [origin.key for origin in origins]
+    return {"calls": [call for call in asked if call], "rows": keys} if asked and keys else None
 
 
 def shares(whole: int, parts: int) -> list[int]:
@@ -217,6 +215,10 @@ def _number(value: object) -> int:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _texts(values: object) -> list[str]:
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from deepskills._skillmd.names import name_key
 from deepskills._skillmd.problems import listed, quoted
 from deepskills._skillmd.repair import as_text
 from deepskills._skillmd.text import counted
+from deepskills._skillmd.tools import DEFAULT_ALIASES, tool_of_rule
 from deepskills._types import DEFAULT_LOADED_TOKENS, DEFAULT_SUGGESTIONS, SkillProblem
 
 AGENT_TOOLS = frozenset(
@@ -36,9 +37,6 @@ AGENT_TOOLS = frozenset(
     | {"load_skill", "unload_skill"}
 )
 """The tools of a deep agent with these skills."""
-
-OTHER_NAMES = frozenset({"Read", "Write", "Edit", "Glob", "Grep", "LS", "Bash", "Task", "TodoWrite"})
-"""Another client's names for them, as `ToolPolicy` understands them by default."""
 
 MAX_RANK = 50
 """How far down the ranking is looked."""
@@ -172,11 +170,14 @@ def _explain_unusable(own: Explanation, local: LocalCatalog) -> None:
 def _missing_tools(entry: SkillEntry) -> list[str]:
     """Return the tools that a skill names in its frontmatter and that a deep agent does not have."""
     own = entry.skill["metadata"].get(INCLUDE_TOOLS, "").replace(",", " ").split()
-    # `Bash(git add:*)` names a tool, and what it may be called with.
-    named = [tool.partition("(")[0] for tool in entry.skill["allowed_tools"]]
+    named = map(tool_of_rule, entry.skill["allowed_tools"])
     checks = read_checks(entry.frontmatter.get("checks"), entry.path).items
     checked = [tool for check in checks for tool in check.tools]
-    return [tool for tool in dict.fromkeys([*named, *own, *checked]) if tool and tool not in AGENT_TOOLS | OTHER_NAMES]
+    return [
+        tool
+        for tool in dict.fromkeys([*named, *own, *checked])
+        if tool and tool not in AGENT_TOOLS | DEFAULT_ALIASES.keys()
+    ]
 
 
 # Ranking.
