@@ -300,7 +300,10 @@ def test_usage_is_counted(mode: Mode, any_sessions: Sessions) -> None:
     Conversation(mode, adapter).call(load("mine"))
     asyncio.run(adapter.flush_usage())
     found = with_service(any_sessions, lambda service: service.usage(mine.id, None, "alice"))
-    assert [(count.type, count.trigger, count.count) for count in found] == [("skill.loaded", "model", 1)]
+    assert [(count.type, count.trigger, count.count) for count in found] == [
+        ("skill.cost", "model", 1),
+        ("skill.loaded", "model", 1),
+    ]
 
 
 @on_sqlite
@@ -319,7 +322,7 @@ def test_usage_that_is_being_written(url: str) -> None:
     other_writer.close()
     flush.join(120)
     found = with_service(sessions, lambda service: service.usage(mine.id, None, "alice"))
-    assert (is_waiting, [count.count for count in found]) == (True, [1])
+    assert (is_waiting, [count.count for count in found]) == (True, [1, 1])
 
 
 def test_what_is_known_is_known_of_one_database(mode: Mode, tmp_path: Path) -> None:

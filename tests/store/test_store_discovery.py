@@ -141,6 +141,10 @@ async def test_the_index_is_bounded(empty_url: str, monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(f"{module}.MAX_ARTIFACT_BYTES", 5_000)
             assert await names(http) == list("abde")
+            # A small one that another user publishes under that name does not take its place.
+            small = {"name": "c", "description": "Does it.", "is_public": True}
+            assert (await http.post("/api/v1/skills", json=small, headers={"x-user": "eve"})).status_code == 201
+            assert await names(http) == list("abde")
             assert (await http.get(address)).status_code == 404
         assert await names(http) == list("abcde")
 

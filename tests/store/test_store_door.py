@@ -184,18 +184,16 @@ async def test_who_left_a_group_writes_nothing_for_it(sessions: Sessions) -> Non
     async with sessions() as session:
         service = SkillService(session, policy=Policy(groups_of=lambda user: members.get(user, [])))
         made = await service.create_skill(draft("deploy", shared_with={"team": "read"}), "alice")
+        other = await service.create_skill(draft("other", shared_with={"team": "read"}), "alice")
         members["alice"] = []
         with pytest.raises(SkillPermissionError, match="no longer in the group"):
             await service.update_skill(made.id, SkillUpdate(content="evil"), "alice")
         assert (await service.get_skill(made.id, "bob")).content != "evil"
-        await service.delete_skill(made.id, "alice")
-        with pytest.raises(SkillPermissionError, match="no longer in the group"):
-            await service.restore_skill(made.id, "alice")
-        members["alice"] = ["team"]
-        await service.restore_skill(made.id, "alice")
-        members["alice"] = []
         changed = await service.update_skill(made.id, SkillUpdate(content="mine", shared_with={}), "alice")
         assert changed.shared_with == {}
+        await service.delete_skill(other.id, "alice")
+        assert (await service.restore_skill(other.id, "alice")).shared_with == {}
+        assert await service.list_skills("bob", include_public=False) == []
 
 
 async def test_the_systems_names_come_before_groups(sessions: Sessions) -> None:

@@ -19,7 +19,7 @@ from deepskills._types import SKILL_FILE
 from deepskills.store.packages import PASSED_OVER, list_files, read_directory
 from deepskills.store.rules import StoreLimits, UserId, check_name
 from deepskills.store.schemas import SkillCreate
-from deepskills.store.service import SkillService
+from deepskills.store.service import SkillService, first_of_each_name
 
 ImportOutcome: TypeAlias = Literal["created", "updated", "unchanged", "failed"]
 """What an import or an export did with one skill."""
@@ -106,11 +106,8 @@ async def export_skills(
     In a directory that already has the skill, files are replaced, and those that the skill no longer has are removed.
     Directories without a `SKILL.md` are left alone and reported.
     """
-    done, seen = [], set()
-    for skill in await service.list_skills(user_id, include_public, system=system):
-        if stored_key(skill.name) in seen:
-            continue
-        seen.add(stored_key(skill.name))
+    done = []
+    for skill in first_of_each_name(await service.list_skills(user_id, include_public, system=system)):
         try:
             check_name(skill.name)
             files = await service.export_skill(skill.id, user_id, system=system)

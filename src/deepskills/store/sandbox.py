@@ -41,7 +41,7 @@ from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE, OptionalSource
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, no_skill, path_key
-from deepskills.store.service import SkillService, exported
+from deepskills.store.service import SkillService, exported, first_of_each_name
 
 logger = logging.getLogger("deepskills")
 
@@ -430,10 +430,8 @@ class SkillSandboxLoader:
             By name, for each skill that should be there and each that should not, whether that is so; if not, the log
             says why.
         """
-        visible: dict[str, Skill] = {}
-        for skill in await self._service.list_skills(user_id, include_public):
-            visible.setdefault(stored_key(skill.name), skill)
-        wanted = {skill.name: skill for skill in visible.values()}
+        visible = await self._service.list_skills(user_id, include_public)
+        wanted = {skill.name: skill for skill in first_of_each_name(visible)}
         directories = [path for path, is_directory in await listed(self._root, backend) if is_directory]
         present = {path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == self._root}
         stale = [SkillDirectory(backend, self._root, name) for name in sorted(present - wanted.keys())]
@@ -630,10 +628,7 @@ class SharedSandbox:
         async with self._session_factory() as session:
             service = SkillService(session, policy=self._policy)
             if skill_ids is None:
-                wanted: dict[str, UUID] = {}
-                for skill in await service.list_skills(user_id, include_public):
-                    wanted.setdefault(stored_key(skill.name), skill.id)
-                given = list(wanted.values())
+                given = [skill.id for skill in first_of_each_name(await service.list_skills(user_id, include_public))]
             else:
                 given = list(dict.fromkeys(skill_ids))
             missing = await self._missing()

@@ -9,9 +9,10 @@ from deepagents.backends import BackendProtocol
 from langchain.agents.middleware.types import ContextT, ResponseT
 
 from deepskills import SkillsMiddleware
+from deepskills.extensions import SkillUsage
 from deepskills.store.agent.mount import mounted
 from deepskills.store.agent.provider import MEMORY_BYTES, StoreProvider, UserOfRun
-from deepskills.store.agent.usage import UsageRecorder
+from deepskills.store.agent.usage import ProviderRecorder
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.listings import Filter
 from deepskills.store.rules import EVERYTHING, TRUSTED, ApprovalRule, GroupsOf, Policy, as_id
@@ -76,10 +77,10 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
             policy=replace(Policy.of(policy, {"groups_of": groups_of, "approval": approval}), is_operator=None),
             memory_bytes=memory_bytes,
         )
-        self._recorder: UsageRecorder | None = None
+        self._usage: SkillUsage | None = None
         if record_usage:
-            self._recorder = UsageRecorder(self._provider)
-            options["extensions"] = [*options.get("extensions", ()), self._recorder]
+            self._usage = SkillUsage(ProviderRecorder(self._provider))
+            options["extensions"] = [*options.get("extensions", ()), self._usage]
         super().__init__(sources=[self._provider], **options)
 
     def mounted(self, backend: BackendProtocol) -> BackendProtocol:
@@ -95,5 +96,5 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
 
     async def flush_usage(self) -> None:
         """Wait until all usage so far is in the store; call this before the process ends."""
-        if self._recorder is not None:
-            await self._recorder.usage.aflush()
+        if self._usage is not None:
+            await self._usage.aflush()

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from deepskills import SkillEvent, SkillExtension
 from deepskills._io.bridge import bridge
-from deepskills.extensions import SkillUsage, UsageEvent
+from deepskills.extensions import UsageEvent
 from deepskills.store.agent.provider import StoreProvider
 from deepskills.store.db.engine import SessionFactory, bridged_engines
 from deepskills.store.rules import UserId
@@ -75,22 +74,7 @@ class StoreRecorder:
         bridge.run(write_all)
 
 
-class UsageRecorder(SkillExtension):
-    """Hears the skill events of an adapter's runs and counts them in its store."""
-
-    def __init__(self, provider: StoreProvider) -> None:
-        self.usage = SkillUsage(_ProviderRecorder(provider))
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "UsageRecorder":
-        """Return the same object: events of copies of an agent go to one store."""
-        return self
-
-    def on_event(self, event: SkillEvent, runtime: Any) -> None:  # noqa: ANN401 - LangGraph's runtime
-        """Put an event where it waits to be counted."""
-        self.usage.on_event(event, runtime)
-
-
-class _ProviderRecorder(StoreRecorder):
+class ProviderRecorder(StoreRecorder):
     """Counts for the skills that a provider listed, which knows their ids."""
 
     def __init__(self, provider: StoreProvider) -> None:

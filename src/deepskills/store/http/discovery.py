@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 
 from deepskills._errors import SkillNotFoundError
 from deepskills._io.cache import BoundedCache
-from deepskills._skillmd.names import stored_key
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill, document_of
@@ -22,7 +21,7 @@ from deepskills.store.errors import SkillBusyError
 from deepskills.store.http.answers import NOTHING_HERE, Spool, new_spool, only, route_class, send_spool, zipped
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
-from deepskills.store.service import SkillService
+from deepskills.store.service import SkillService, first_of_each_name
 from deepskills.store.workers import Turns, in_flight, run_in_thread
 
 ADDRESS = "/.well-known/agent-skills"
@@ -127,18 +126,17 @@ class _Index:
 
 def _chosen(skills: Iterable[Skill]) -> list[Skill]:
     """Return the skills that the index has room for, one of each name."""
-    chosen: dict[str, Skill] = {}
+    chosen: list[Skill] = []
     size = 0
-    for skill in skills:
-        # Skills of one name follow each other, the one that counts first.
-        key = stored_key(skill.name)
-        if key in chosen or skill.size > MAX_ARTIFACT_BYTES:
+    for skill in first_of_each_name(skills):
+        # Nor does another skill of that name stand in for one that is too large.
+        if skill.size > MAX_ARTIFACT_BYTES:
             continue
         size += skill.size
         if size > MAX_INDEXED_BYTES:
             break
-        chosen[key] = skill
-    return list(chosen.values())
+        chosen.append(skill)
+    return chosen
 
 
 async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revision: int) -> tuple[_Kind, Spool]:

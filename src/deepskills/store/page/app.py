@@ -9,17 +9,9 @@ from starlette.exceptions import HTTPException
 
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.http.requests import BEARER, MAX_REQUEST_BYTES, CurrentUser, Settings
-from deepskills.store.page.reading import add_lists, add_skills, add_versions
-from deepskills.store.page.site import Site, Visits, WithHeaders
-from deepskills.store.page.writing import (
-    add_creation,
-    add_editing,
-    add_files,
-    add_operations,
-    add_removal,
-    add_sharing,
-    add_uploads,
-)
+from deepskills.store.page import reading, writing
+from deepskills.store.page.site import Site, WithHeaders
+from deepskills.store.page.site import current_user as current_user_of_page
 from deepskills.store.rules import Policy
 
 
@@ -53,12 +45,10 @@ def create_skills_page(
     # Without redirects to addresses without a slash at the end: they would go where `Host` says.
     app = FastAPI(title="Skills", openapi_url=None, redirect_slashes=False)
     app.add_middleware(WithHeaders)
-    app.router.route_class = site.route_class()
-    visits = Visits(site)
-    for add in (add_lists, add_skills, add_versions):
-        add(app.router, visits)
-    for add in (add_creation, add_editing, add_files, add_uploads, add_sharing, add_operations, add_removal):
-        add(app.router, visits)
+    app.state.site = site
+    app.dependency_overrides[current_user_of_page] = current_user
+    app.include_router(reading.router)
+    app.include_router(writing.router)
 
     async def refused(request: Request, error: Exception) -> Response:
         return await site.failure(request, error)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import HumanMessage, SystemMessage
 from langgraph.runtime import Runtime
@@ -27,10 +27,21 @@ from deepskills.store.http.answers import only, send_archive, send_file
 from deepskills.store.http.requests import Settings
 from deepskills.store.page import shown
 from deepskills.store.page.markdown import Place, rendered
-from deepskills.store.page.site import FILE_POLICY, FILES, Addresses, SignedIn, Visit, Visits, revision_of
+from deepskills.store.page.site import (
+    FILE_POLICY,
+    FILES,
+    Addresses,
+    AnyVisit,
+    PageRoute,
+    SignedVisit,
+    Visit,
+    revision_of,
+)
 from deepskills.store.rules import MAX_TAGS, Viewer, may_share_with_any
 from deepskills.store.service import SkillFigures
 from deepskills.store.workers import run_in_thread
+
+router = APIRouter(route_class=PageRoute)
 
 PAGE_SIZE = 50
 """How many skills or versions a page lists."""
@@ -140,94 +151,99 @@ def place_of(at: Addresses, skill: Skill | None, directory: str = "") -> Place:
     return Place(at.skill(skill.id, "/files/"), at.skill(skill.id), directory, paths)
 
 
-def add_lists(router: APIRouter, visits: Visits) -> None:
-    """Add the lists: skills, deleted skills, and the prompt that an agent would get."""
-    anybody = Annotated[Visit, Depends(visits.anybody)]
-    signed_in = Annotated[SignedIn, Depends(visits.signed)]
+# -- Lists -------------------------------------------------------------------------------------------------------------
 
-    @router.get("/")
-    async def skills(  # noqa: PLR0913, PLR0917 - query parameters
-        visit: anybody,
-        q: _Word = "",
-        tag: Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)] = None,
-        scope: Scope = "all",
-        sort: Sort = "name",
-        audience: Literal["", "private", "groups", "public", "system"] = "",
-        status: Literal["", "approved", "needs approval", "hidden"] = "",
-        cursor: _Cursor = None,
-    ) -> Response:
-        viewer = visit.viewer
-        is_sorted_here = bool(sort != "name" or audience or status)
-        # What waits for approval is everybody's to an operator, and to anybody else their own.
-        page = await visit.service.list_skills(
-            visit.user,
-            include_public=scope != "agent",
-            tags=tag,
-            tag_match="all",
-            q=q.strip() or None,
-            limit=SORTED if is_sorted_here else PAGE_SIZE,
-            cursor=cursor,
-            everything=scope == "everybody" or (scope == "waiting" and viewer.is_operator),
-            unapproved=scope == "waiting",
-        )
-        today = now().date()
-        since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
-        figures = await visit.service.figures([skill.id for skill in page], since, visit.user)
-        rows = [row_of(skill, viewer, figures.get(skill.id)) for skill in page]
-        rows = [row for row in rows if is_shown(row, audience, status)]
-        if sort != "name":
-            rows.sort(key=_ORDERS[sort], reverse=True)
-        filters = {"q": q, "tag": tag or [], "scope": "" if scope == "all" else scope}
-        filters |= {"sort": "" if sort == "name" else sort, "audience": audience, "status": status}
-        return await visit.page(
-            "list.html",
-            size=len(rows) * _ROW,
-            rows=rows,
-            most=max((row.loads or 0 for row in rows), default=0) or 1,
-            next_cursor=page.next_cursor,
-            cursor=cursor,
-            filters=filters,
-            q=q,
-            tags=tag or [],
-            scope=scope,
-            sorted_here=SORTED if is_sorted_here and (page.next_cursor or cursor) else None,
-        )
 
-    @router.get("/deleted")
-    async def deleted(visit: signed_in, scope: Literal["own", "everybody"] = "own", cursor: _Cursor = None) -> Response:
-        page = await visit.service.list_skills(
-            visit.user, deleted=True, limit=PAGE_SIZE, cursor=cursor, everything=scope == "everybody"
-        )
-        retention = visit.site.settings.policy.retention
-        return await visit.page(
-            "deleted.html", skills=list(page), scope=scope, next_cursor=page.next_cursor, retention=retention
-        )
+@router.get("/")
+async def skills(  # noqa: PLR0913, PLR0917 - query parameters
+    visit: AnyVisit,
+    q: _Word = "",
+    tag: Annotated[list[_Word] | None, Query(max_length=MAX_TAGS)] = None,
+    scope: Scope = "all",
+    sort: Sort = "name",
+    audience: Literal["", "private", "groups", "public", "system"] = "",
+    status: Literal["", "approved", "needs approval", "hidden"] = "",
+    cursor: _Cursor = None,
+) -> Response:
+    """Show a list of skills."""
+    viewer = visit.viewer
+    is_sorted_here = bool(sort != "name" or audience or status)
+    # What waits for approval is everybody's to an operator, and to anybody else their own.
+    page = await visit.service.list_skills(
+        visit.user,
+        include_public=scope != "agent",
+        tags=tag,
+        tag_match="all",
+        q=q.strip() or None,
+        limit=SORTED if is_sorted_here else PAGE_SIZE,
+        cursor=cursor,
+        everything=scope == "everybody" or (scope == "waiting" and viewer.is_operator),
+        unapproved=scope == "waiting",
+    )
+    today = now().date()
+    since = today - dt.timedelta(days=shown.USAGE_DAYS - 1)
+    figures = await visit.service.figures([skill.id for skill in page], since, visit.user)
+    rows = [row_of(skill, viewer, figures.get(skill.id)) for skill in page]
+    rows = [row for row in rows if is_shown(row, audience, status)]
+    if sort != "name":
+        rows.sort(key=_ORDERS[sort], reverse=True)
+    filters = {"q": q, "tag": tag or [], "scope": "" if scope == "all" else scope}
+    filters |= {"sort": "" if sort == "name" else sort, "audience": audience, "status": status}
+    return await visit.page(
+        "list.html",
+        size=len(rows) * _ROW,
+        rows=rows,
+        most=max((row.loads or 0 for row in rows), default=0) or 1,
+        next_cursor=page.next_cursor,
+        cursor=cursor,
+        filters=filters,
+        q=q,
+        tags=tag or [],
+        scope=scope,
+        sorted_here=SORTED if is_sorted_here and (page.next_cursor or cursor) else None,
+    )
 
-    @router.get("/prompt")
-    async def prompt(
-        visit: anybody,
-        public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
-    ) -> Response:
-        most = MAX_ANONYMOUS if visit.user is None else MAX_PROMPTED
-        page = await visit.service.list_skills(visit.user, public, limit=most)
-        chosen = [skill.id for skill in page] if page.next_cursor else None
-        text = await prompt_of(visit.site.settings, visit.user, include_public=public, skill_ids=chosen)
-        return await visit.page(
-            "prompt.html",
-            size=len(text),
-            text=text[:MAX_PROMPT_LENGTH],
-            is_cut=len(text) > MAX_PROMPT_LENGTH or chosen is not None,
-            tokens=count_text_tokens(text),
-            public=public,
-        )
 
-    @router.get("/static/{name}")
-    async def static(name: str) -> Response:
-        file = FILES.get(name)
-        if file is None:
-            raise SkillNotFoundError("There is nothing at this address.")
-        # The address changes with the content, so a browser may cache it forever.
-        return Response(file.content, 200, {"cache-control": "public, max-age=31536000, immutable"}, file.media_type)
+@router.get("/deleted")
+async def deleted(visit: SignedVisit, scope: Literal["own", "everybody"] = "own", cursor: _Cursor = None) -> Response:
+    """Show deleted skills that can be restored."""
+    page = await visit.service.list_skills(
+        visit.user, deleted=True, limit=PAGE_SIZE, cursor=cursor, everything=scope == "everybody"
+    )
+    retention = visit.site.settings.policy.retention
+    return await visit.page(
+        "deleted.html", skills=list(page), scope=scope, next_cursor=page.next_cursor, retention=retention
+    )
+
+
+@router.get("/prompt")
+async def prompt(
+    visit: AnyVisit,
+    public: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+) -> Response:
+    """Show what an agent's prompt says of skills."""
+    most = MAX_ANONYMOUS if visit.user is None else MAX_PROMPTED
+    page = await visit.service.list_skills(visit.user, public, limit=most)
+    chosen = [skill.id for skill in page] if page.next_cursor else None
+    text = await prompt_of(visit.site.settings, visit.user, include_public=public, skill_ids=chosen)
+    return await visit.page(
+        "prompt.html",
+        size=len(text),
+        text=text[:MAX_PROMPT_LENGTH],
+        is_cut=len(text) > MAX_PROMPT_LENGTH or chosen is not None,
+        tokens=count_text_tokens(text),
+        public=public,
+    )
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """Return one of the page's own files."""
+    file = FILES.get(name)
+    if file is None:
+        raise SkillNotFoundError("There is nothing at this address.")
+    # The address changes with the content, so a browser may cache it forever.
+    return Response(file.content, 200, {"cache-control": "public, max-age=31536000, immutable"}, file.media_type)
 
 
 async def prompt_of(
@@ -258,40 +274,46 @@ _NO_MODEL: Any = None
 """No model is called; the request is only rendered."""
 
 
-def add_skills(router: APIRouter, visits: Visits) -> None:
-    """Add a skill, its files and its archive."""
-    anybody = Annotated[Visit, Depends(visits.anybody)]
+# -- Skills ------------------------------------------------------------------------------------------------------------
 
-    @router.get("/skills/{skill_id}")
-    async def skill(visit: anybody, skill_id: str) -> Response:
-        return await skill_page(visit, skill_id)
 
-    @router.get("/skills/{skill_id}/files/{path:path}")
-    async def file(visit: anybody, skill_id: str, path: str) -> Response:
-        found = await visit.skill(skill_id)
-        listed = list_file(found, path)
-        text = html = None
-        if listed.is_text and listed.size <= MAX_SHOWN_BYTES:
-            text = (await visit.service.read_file(found.id, listed.path, visit.user)).decode("utf-8", "replace")
-        if text is not None and listed.path.lower().endswith(_MARKDOWN):
-            html = await in_html(text, place_of(visit.at, found, posixpath.dirname(listed.path)))
-        size = len(text or "") + len(html or "")
-        return await visit.page("file.html", size=size, skill=found, file=listed, text=text, html=html)
+@router.get("/skills/{skill_id}")
+async def skill(visit: AnyVisit, skill_id: str) -> Response:
+    """Show a skill."""
+    return await skill_page(visit, skill_id)
 
-    @router.get("/skills/{skill_id}/download/{path:path}")
-    async def download(visit: anybody, skill_id: str, path: str) -> Response:
-        listed = list_file(await visit.skill(skill_id), path)
-        name = quote(posixpath.basename(path), safe="")
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{name}",
-            "content-security-policy": FILE_POLICY,
-        }
-        return await send_file(listed, visit.parts.read_files, headers)
 
-    @router.get("/skills/{skill_id}/archive")
-    async def archive(visit: anybody, skill_id: str) -> Response:
-        found = await visit.skill(skill_id)
-        return await send_archive(only(found), visit.parts.read_files, found.name)
+@router.get("/skills/{skill_id}/files/{path:path}")
+async def file(visit: AnyVisit, skill_id: str, path: str) -> Response:
+    """Show a file of a skill."""
+    found = await visit.skill(skill_id)
+    listed = list_file(found, path)
+    text = html = None
+    if listed.is_text and listed.size <= MAX_SHOWN_BYTES:
+        text = (await visit.service.read_file(found.id, listed.path, visit.user)).decode("utf-8", "replace")
+    if text is not None and listed.path.lower().endswith(_MARKDOWN):
+        html = await in_html(text, place_of(visit.at, found, posixpath.dirname(listed.path)))
+    size = len(text or "") + len(html or "")
+    return await visit.page("file.html", size=size, skill=found, file=listed, text=text, html=html)
+
+
+@router.get("/skills/{skill_id}/download/{path:path}")
+async def download(visit: AnyVisit, skill_id: str, path: str) -> Response:
+    """Return a file as a download."""
+    listed = list_file(await visit.skill(skill_id), path)
+    name = quote(posixpath.basename(path), safe="")
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+        "content-security-policy": FILE_POLICY,
+    }
+    return await send_file(listed, visit.parts.read_files, headers)
+
+
+@router.get("/skills/{skill_id}/archive")
+async def archive(visit: AnyVisit, skill_id: str) -> Response:
+    """Return a skill as a `.zip`."""
+    found = await visit.skill(skill_id)
+    return await send_archive(only(found), visit.parts.read_files, found.name)
 
 
 async def skill_page(visit: Visit, skill_id: str, code: int = 200, refusal: str = "") -> Response:
@@ -398,36 +420,40 @@ def list_file(skill: Skill, path: str) -> SkillFile:
     raise SkillFileNotFoundError(f"The skill has no file {quoted(path)}.")
 
 
-def add_versions(router: APIRouter, visits: Visits) -> None:
-    """Add the versions of a skill, and the diff of any two."""
-    anybody = Annotated[Visit, Depends(visits.anybody)]
+# -- Versions ----------------------------------------------------------------------------------------------------------
 
-    @router.get("/skills/{skill_id}/versions")
-    async def versions(
-        visit: anybody, skill_id: str, before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None
-    ) -> Response:
-        found = await visit.skill(skill_id)
-        # One more than the page shows whether another page follows.
-        changes = await visit.service.list_versions(found.id, visit.user, before=before, limit=PAGE_SIZE + 1)
-        return await visit.page(
-            "versions.html",
-            skill=found,
-            changes=changes[:PAGE_SIZE],
-            before=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
-            is_first=before is None,
-        )
 
-    @router.get("/skills/{skill_id}/versions/{revision}")
-    async def version(visit: anybody, skill_id: str, revision: str) -> Response:
-        found = await visit.skill(skill_id)
-        former = await visit.service.get_version(found.id, revision_of(revision), visit.user, contents=False)
-        text = await run_in_thread(len(former.content), lambda: shown.written(former))
-        return await visit.page("version.html", size=len(text), skill=found, former=former, text=text)
+@router.get("/skills/{skill_id}/versions")
+async def versions(
+    visit: AnyVisit, skill_id: str, before: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None
+) -> Response:
+    """List the versions of a skill."""
+    found = await visit.skill(skill_id)
+    # One more than the page shows whether another page follows.
+    changes = await visit.service.list_versions(found.id, visit.user, before=before, limit=PAGE_SIZE + 1)
+    return await visit.page(
+        "versions.html",
+        skill=found,
+        changes=changes[:PAGE_SIZE],
+        before=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
+        is_first=before is None,
+    )
 
-    @router.get("/skills/{skill_id}/compare")
-    async def compare(visit: anybody, skill_id: str, old: str, new: str) -> Response:
-        found = await visit.skill(skill_id)
-        # Two columns of radio buttons: people pick them in either order.
-        first, last = sorted((revision_of(old), revision_of(new)))
-        changes = await difference_of(visit, found, first, last)
-        return await visit.page("compare.html", size=changes.length, skill=found, old=first, new=last, changes=changes)
+
+@router.get("/skills/{skill_id}/versions/{revision}")
+async def version(visit: AnyVisit, skill_id: str, revision: str) -> Response:
+    """Show a skill as it was."""
+    found = await visit.skill(skill_id)
+    former = await visit.service.get_version(found.id, revision_of(revision), visit.user, contents=False)
+    text = await run_in_thread(len(former.content), lambda: shown.written(former))
+    return await visit.page("version.html", size=len(text), skill=found, former=former, text=text)
+
+
+@router.get("/skills/{skill_id}/compare")
+async def compare(visit: AnyVisit, skill_id: str, old: str, new: str) -> Response:
+    """Show what changed between two versions."""
+    found = await visit.skill(skill_id)
+    # Two columns of radio buttons: people pick them in either order.
+    first, last = sorted((revision_of(old), revision_of(new)))
+    changes = await difference_of(visit, found, first, last)
+    return await visit.page("compare.html", size=changes.length, skill=found, old=first, new=last, changes=changes)

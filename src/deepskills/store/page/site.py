@@ -12,6 +12,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import resources
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -29,7 +30,7 @@ from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.text import one_line
 from deepskills.store.db.models import Skill
 from deepskills.store.http.answers import failed, send
-from deepskills.store.http.requests import Parts, Settings, bound_body, content_type
+from deepskills.store.http.requests import Parts, Settings, bound_body, check_user, content_type
 from deepskills.store.page import shown
 from deepskills.store.rules import (
     MAX_GROUPS,
@@ -306,6 +307,11 @@ class Site:
     account_links: Mapping[str, str] = field(default_factory=dict)
     """The application's links for the user's menu, such as to sign out."""
 
+    @cached_property
+    def parts(self) -> Parts:
+        """What the page shares with the routes: sessions, and how archives are read."""
+        return Parts(self.settings)
+
     async def page(
         self, request: Request, template: str, viewer: Viewer, *, code: int = 200, size: int = 0, **values: object
     ) -> Response:
@@ -360,23 +366,22 @@ class Site:
         response.headers.update(headers)
         return response
 
-    def route_class(self) -> type[APIRoute]:
-        """Return the class of routes whose failures are pages."""
-        site = self
 
-        class PageRoute(APIRoute):
-            def get_route_handler(self) -> Handler:
-                handler = super().get_route_handler()
+class PageRoute(APIRoute):
+    """A route whose failures are pages."""
 
-                async def handle(request: Request) -> Response:
-                    try:
-                        return await handler(request)
-                    except Exception as error:  # noqa: BLE001 - whatever it is, people see a page
-                        return await site.failure(request, error)
+    def get_route_handler(self) -> Handler:
+        """Return the handler."""
+        handler = super().get_route_handler()
 
-                return handle
+        async def handle(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except Exception as error:  # noqa: BLE001 - whatever it is, people see a page
+                site: Site = request.app.state.site
+                return await site.failure(request, error)
 
-        return PageRoute
+        return handle
 
 
 _TITLES = {
@@ -513,7 +518,6 @@ class Visit:
     """One request to the page: who sent it, and what answers it."""
 
     site: Site
-    parts: Parts
     request: Request
     service: SkillService
     viewer: Viewer
@@ -523,6 +527,11 @@ class Visit:
     def at(self) -> Addresses:
         """The addresses of the page."""
         return Addresses(self.request)
+
+    @property
+    def parts(self) -> Parts:
+        """What the page shares with the routes."""
+        return self.site.parts
 
     def may(self, skill: Skill) -> dict[str, bool]:
         """Return what the user may do with a skill, by the same rules that the service checks."""
@@ -567,35 +576,44 @@ class SignedIn(Visit):
         return revision_of(self.form.text("revision"))
 
 
-class Visits:
-    """The dependencies of the page's addresses: visits of anybody, of people who are signed in, and with a form."""
+async def current_user() -> None:
+    """Stand for the application's function that says who the user is, which the page puts in its place."""
 
-    def __init__(self, site: Site) -> None:
-        parts = Parts(site.settings)
 
-        async def anybody(
-            request: Request,
-            service: Annotated[SkillService, Depends(parts.service)],
-            user: Annotated[str | None, Depends(parts.user)],
-        ) -> Visit:
-            # For the page of a failure, which is rendered outside of dependencies.
-            request.state.user = user
-            return Visit(site, parts, request, service, await site.settings.policy.viewer(user), user)
+async def _open_service(request: Request) -> AsyncIterator[SkillService]:
+    async with request.app.state.site.parts.opened() as service:
+        yield service
 
-        async def signed(visit: Annotated[Visit, Depends(anybody)]) -> SignedIn:
-            user = signed_in(visit.user)
-            return SignedIn(site, parts, visit.request, visit.service, visit.viewer, user)
 
-        async def sent(visit: Annotated[SignedIn, Depends(signed)]) -> AsyncIterator[SignedIn]:
-            check_same_site(visit.request)
-            async with bound_body(visit.request, site.settings.max_request_bytes, visit.user) as body:
-                yield replace(visit, form=await read_form(visit.request, visit.user, body))
+async def _visit(
+    request: Request,
+    service: Annotated[SkillService, Depends(_open_service)],
+    given: Annotated[object, Depends(current_user)],
+) -> Visit:
+    site: Site = request.app.state.site
+    user = check_user(given)
+    # For the page of a failure, which is rendered outside of dependencies.
+    request.state.user = user
+    return Visit(site, request, service, await site.settings.policy.viewer(user), user)
 
-        self.anybody = anybody
-        """A visit of anybody."""
 
-        self.signed = signed
-        """A visit of somebody who is signed in."""
+AnyVisit = Annotated[Visit, Depends(_visit)]
+"""A visit of anybody."""
 
-        self.sent = sent
-        """The same with the form that they sent, read once they are known."""
+
+async def _signed_visit(visit: AnyVisit) -> SignedIn:
+    return SignedIn(visit.site, visit.request, visit.service, visit.viewer, signed_in(visit.user))
+
+
+SignedVisit = Annotated[SignedIn, Depends(_signed_visit)]
+"""A visit of somebody who is signed in."""
+
+
+async def _read_sent_form(visit: SignedVisit) -> AsyncIterator[SignedIn]:
+    check_same_site(visit.request)
+    async with bound_body(visit.request, visit.site.settings.max_request_bytes, visit.user) as body:
+        yield replace(visit, form=await read_form(visit.request, visit.user, body))
+
+
+SentForm = Annotated[SignedIn, Depends(_read_sent_form)]
+"""A visit with a form of this page, whose body was read once the user was known."""

@@ -15,13 +15,28 @@ Operations stand in one class per subject; what they share is in `base.py`. Rule
 bookkeeping in `changes.py`, statements in `db/`.
 """
 
-from deepskills.store.service.base import ApprovalRecord, SkillFigures, SkillPage, UsageCount, exported
+from deepskills.store.service.base import (
+    ApprovalRecord,
+    SkillFigures,
+    SkillPage,
+    UsageCount,
+    exported,
+    first_of_each_name,
+)
 from deepskills.store.service.governance import Governance
 from deepskills.store.service.history import History
 from deepskills.store.service.reading import Reading
 from deepskills.store.service.usage import Usage
 
-__all__ = ["ApprovalRecord", "SkillFigures", "SkillPage", "SkillService", "UsageCount", "exported"]
+__all__ = [
+    "ApprovalRecord",
+    "SkillFigures",
+    "SkillPage",
+    "SkillService",
+    "UsageCount",
+    "exported",
+    "first_of_each_name",
+]
 
 
 class SkillService(Reading, History, Governance, Usage):

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from deepskills._errors import SkillFormatError, SkillNotFoundError, SkillPathError
+from deepskills._skillmd.names import stored_key
 from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE
 from deepskills.store.changes import Changes
@@ -205,6 +206,14 @@ class Operations:
             return True
         change = await self._history.content_change(skill.id, skill.revision)
         return change is not None and change.user_id == writer.user
+
+
+def first_of_each_name(skills: Iterable[Skill]) -> list[Skill]:
+    """Return those skills of a listing that their names stand for: of those with one name, the first."""
+    found: dict[str, Skill] = {}
+    for skill in skills:
+        found.setdefault(stored_key(skill.name), skill)
+    return list(found.values())
 
 
 def exported(skill: Skill) -> dict[str, bytes]:

@@ -14,9 +14,9 @@ from deepskills.store.rules import (
     Viewer,
     check_revision,
     check_right,
-    check_still_in_groups,
     days_of,
     known_id,
+    may_share_with_any,
     no_skill,
     owns,
     signed_in,
@@ -150,11 +150,12 @@ class Governance(Operations):
     ) -> Skill:
         """Restore a deleted skill, within the retention period. Its name counts as newly taken.
 
+        It is no longer shared with groups that its owner has left.
+
         Raises:
             SkillAuthenticationError: If nobody is signed in.
             SkillNotFoundError: If this user has no such deleted skill, or it was deleted too long ago.
-            SkillPermissionError: If an operator removed it, and this user is not one; or if the owner has left a group
-                that would get it again.
+            SkillPermissionError: If an operator removed it, and this user is not one.
             SkillConflictError: If the owner has another skill with that name by now.
         """
         writer = await self._policy.writer(user_id, system=system)
@@ -173,7 +174,9 @@ class Governance(Operations):
         # An owner must not be able to restore what an operator took down.
         if not writer.is_operator and deleted is not None and deleted.user_id != skill.owner_id:
             raise SkillPermissionError(f"An operator removed the skill {quoted(skill.name)}. Ask them to restore it.")
-        check_still_in_groups(skill, skill.shared_with, writer, self._policy.limits)
+        if owns(skill, writer) and not may_share_with_any(writer, self._policy.limits):
+            # Groups that the owner has left in the meantime do not get it again.
+            skill.shared_with = {group: skill.shared_with[group] for group in skill.shared_with.keys() & writer.groups}
         await self._changes.check_name_free(skill.name, skill.owner_id)
         await self._changes.advance(skill, writer, "restored")
         skill.deleted_at = None
