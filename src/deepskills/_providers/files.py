@@ -98,11 +98,11 @@ class ProvidedFiles:
         others = [path for path in paths if path != self._path]
         found: dict[str, File] = {}
 
-        async def read_text() -> None:
+        async def take_text() -> None:
             found[self._path] = await read_skill(self._asked, self._skill, self._path, self._digest)
 
         # In the same round: the text, and the list that both listings and reads of other files go by.
-        plans: list[Plan[object]] = [read_text()] if self._path in paths else []
+        plans: list[Plan[object]] = [take_text()] if self._path in paths else []
         if others or any(isinstance(call, ListDirectory) for call in calls):
             plans.append(self.files())
         await side_by_side(*plans)
