@@ -756,6 +756,28 @@ def test_a_cancelled_plan_cleans_up(*, settles: bool, swallows: bool) -> None:
     assert asyncio.run(cancelled()) == [*written, "told", "cleaned up"]
 
 
+def test_a_cancellation_while_an_extension_is_asked_ends_the_run() -> None:
+    """It is the run's, and no failure of the extension, even for a plan that takes failures as values."""
+
+    async def cancelled() -> None:
+        asked = asyncio.Event()
+
+        async def wait() -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        async def plan() -> object:
+            return await Attempt(Ask(wait))
+
+        task = asyncio.create_task(adrive(plan()))
+        await asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+
+
 def test_a_clean_up_that_fails_does_not_hold_the_cancellation_up(caplog: pytest.LogCaptureFixture) -> None:
     """What goes wrong while a plan cleans up is logged, and the run is cancelled."""
 

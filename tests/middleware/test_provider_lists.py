@@ -179,6 +179,21 @@ def test_a_listed_skill_is_looked_at_once(mode: Mode) -> None:
     assert agent.codes == []
 
 
+@both_modes
+@pytest.mark.parametrize("method", ["list_skills", "location"])
+def test_a_method_that_cannot_even_be_had_costs_the_providers_skills_alone(mode: Mode, method: str) -> None:
+    """As of a client that connects where its method is looked up."""
+
+    def connect(_self: object) -> Any:
+        raise RuntimeError("out of order")
+
+    broken = type("Unconnected", (DictProvider,), {method: property(connect)})({"coffee": TEA}, "Broken")
+    agent = Agent(mode, broken, DictProvider({"tea": TEA}))
+    agent.call()
+    assert "tea" in agent.names
+    assert "out of order" in agent.state["skills_problems"][0]["message"]
+
+
 FILES: dict[str, Any] = {
     "no file": "notes.txt",
     "path not text": ProvidedFile(5),  # type: ignore[arg-type]

@@ -316,7 +316,8 @@ class _KeptVectors:
 
     async def fetch(self, wanted: Collection[str]) -> dict[str, Vector]:
         """Return the vectors that are there."""
-        items = (await self._ask("search", self._namespace, limit=MAX_ITEMS)) or []
+        reply = await self._ask("search", self._namespace, limit=MAX_ITEMS)
+        items = reply if isinstance(reply, Iterable) else ()
 
         def read() -> dict[str, Vector]:
             batches = (unpack(getattr(item, "value", None), self._length, wanted) for item in items)
@@ -338,7 +339,7 @@ class _KeptVectors:
             place = places[0]
         await self._ask("put", self._namespace, place, await unwrap(Work(lambda: pack(batch))), index=False)
 
-    async def _ask(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - of a user's store
+    async def _ask(self, method: str, *arguments: Any, **options: Any) -> object:  # noqa: ANN401 - of a user's store
         if self._store is None or self.trouble is not None:
             return None
         reply = await Attempt(call_method(self._store, method, *arguments, seconds=STORE_SECONDS, **options))

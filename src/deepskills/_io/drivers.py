@@ -626,8 +626,12 @@ def _call(call: CallFunction[Any], _backend: Backend) -> Reply:
 
 def await_if_needed(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
     """Return what a function gave, waiting for it if that was a coroutine; the bridge's loop performs it."""
+
+    async def wait() -> Any:  # noqa: ANN401 - as above
+        return await value
+
     # Not in this thread, which may have a loop that is running.
-    return bridge.run_anywhere(lambda: _wait_for_value(value)) if inspect.isawaitable(value) else value
+    return bridge.run_anywhere(wait) if inspect.isawaitable(value) else value
 
 
 def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it returns
@@ -638,10 +642,6 @@ def _invoke(call: CallFunction[Any]) -> Any:  # noqa: ANN401 - whatever it retur
             raise
         # Before it leaves a thread: an event loop that gets it from there may end by it.
         raise _contain(error)  # noqa: B904 - it has its own cause
-
-
-async def _wait_for_value(value: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it returns
-    return await value
 
 
 def _wait(call: WaitFor[Any], _backend: Backend) -> Reply:
@@ -676,9 +676,9 @@ async def _afind_routes(call: FindRoutes, backend: Backend) -> Reply:
 async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
     function = call.function
     if call.twin is not None:
-        return await _wait_for_value(call.twin(*call.arguments, **call.options))
+        return await call.twin(*call.arguments, **call.options)
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await _wait_for_value(_invoke(call))
+        return await _invoke(call)
     try:
         value = await asyncio.wrap_future(in_thread(_invoke, call))
     except RuntimeError as error:
@@ -686,7 +686,7 @@ async def _acall(call: CallFunction[Any], _backend: Backend) -> Reply:
             raise
         # It asks for the running event loop, as the constructors of async clients do, so it has to run on it.
         value = _invoke(call)
-    return await _wait_for_value(value) if inspect.isawaitable(value) else value
+    return await value if inspect.isawaitable(value) else value
 
 
 async def _aask(call: Ask[Any], _backend: Backend) -> Reply:

@@ -324,7 +324,7 @@ class CallFunction(Call[ReplyT]):
 
 def call_method(
     target: object, method: str, *arguments: object, seconds: Limit = "usual", **options: object
-) -> CallFunction[Any]:
+) -> CallFunction[object]:
     """Return the call of a method of a user's object, and of its async twin `a<method>` where that is its own.
 
     LangChain's default twins only run the sync method in the event loop's thread pool. They are not used: the end of

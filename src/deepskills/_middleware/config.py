@@ -39,7 +39,7 @@ from deepskills._middleware.state import fingerprint
 from deepskills._middleware.workarounds import identify_invocation
 from deepskills._prompt.messages import FileNames
 from deepskills._providers.ask import USUAL_SECONDS
-from deepskills._providers.base import executing_tools, serves_skills
+from deepskills._providers.base import SkillProvider, serves_skills, serving_providers
 from deepskills._providers.directory import DirectoryProvider
 from deepskills._providers.sources import SkillSource, Source, parse_sources
 from deepskills._types import SkillMetadata
@@ -326,9 +326,9 @@ class Settings:
                 return False
         return can_execute(backend)
 
-    def executing_tools(self, runtime: object) -> frozenset[str]:
-        """Return the tools that execute code, as the backends of a run that serve skills name them."""
-        return executing_tools(self.fixed_backend or self.backend_for(runtime))
+    def serving_providers(self, runtime: object) -> list[SkillProvider]:
+        """Return the providers whose skills the backends of a run serve."""
+        return serving_providers(self.fixed_backend or self.backend_for(runtime))
 
     def backend_for(self, runtime: object) -> BackendProtocol:
         """Return the backend that a function makes for a run.

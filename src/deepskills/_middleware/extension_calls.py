@@ -266,8 +266,8 @@ class SkillRun:
         """Names of further tools that execute code, as the sources of skills name them."""
         sources = self._run.known_view.catalog.sources
         providers = [source.provider for source in sources if source.provider is not None]
-        further = frozenset(name for each in providers if not each.trusted for name in each.executes)
-        return self._run.settings.executing_tools(self.runtime) | further
+        providers += self._run.settings.serving_providers(self.runtime)
+        return frozenset(name for each in providers if not each.trusted for name in each.executes)
 
     @property
     def is_async(self) -> bool:

@@ -6,14 +6,14 @@ each value is looked at before anybody uses it. What is wrong becomes a problem 
 
 import inspect
 import re
-from collections.abc import AsyncIterable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from deepskills._io.plan import Attempt, CallFunction, Failed, File, together, too_large
+from deepskills._io.plan import Attempt, CallFunction, Failed, File, ReplyT, together, too_large
 from deepskills._providers.base import (
     SCHEME,
     ListedSkill,
@@ -57,16 +57,23 @@ class Asked:
         directory = location or f"{self.source}/{quote(key, safe='')}"
         return f"{directory.rstrip('/')}/{SKILL_FILE}"
 
-    def call(self, method: str, *given: object, at_most: int | None = None) -> CallFunction[object]:
-        """Return the call of one method; `at_most` bounds what it lists, and one more is taken to tell."""
+    def call(self, method: str, *given: object) -> CallFunction[object]:
+        """Return the call of a method that gives one value."""
+        return self._call(method, given, lambda value: value)
 
+    def call_list(self, method: str, *given: object, at_most: int) -> CallFunction[list[object]]:
+        """Return the call of a method that lists; one more than `at_most` is taken to tell that there are more."""
+        return self._call(method, given, lambda value: _take(value, at_most))
+
+    def _call(
+        self, method: str, given: tuple[object, ...], finish: Callable[[object], ReplyT | Awaitable[ReplyT]]
+    ) -> CallFunction[ReplyT]:
         # Looked up when it is called: an object without the method is a failed call, not an error in the plan.
-        def run() -> object:
+        def run() -> ReplyT | Awaitable[ReplyT]:
             value = getattr(self.provider, method)(*given, self.runtime)
-            is_async = inspect.isawaitable(value) or (at_most is not None and isinstance(value, AsyncIterable))
-            return _wait_for(value, at_most) if is_async else _bound(value, at_most)
+            return _finish_later(value, finish) if inspect.isawaitable(value) else finish(value)
 
-        async def arun() -> object:
+        async def arun() -> ReplyT:
             value = run()
             return await value if inspect.isawaitable(value) else value
 
@@ -76,24 +83,27 @@ class Asked:
         return CallFunction(arun if is_async else run, seconds=self.seconds)
 
 
-async def _wait_for(value: Any, at_most: int | None) -> object:  # noqa: ANN401 - whatever a method gave
-    if not isinstance(value, AsyncIterable):
-        return _bound(await value, at_most)
-    found = []
-    async for item in value:
-        found.append(item)
-        if at_most is not None and len(found) > at_most:
-            break
-    return found
+async def _finish_later(value: Awaitable[object], finish: Callable[[object], ReplyT | Awaitable[ReplyT]]) -> ReplyT:
+    finished = finish(await value)
+    return await finished if inspect.isawaitable(finished) else finished
 
 
-def _bound(value: object, at_most: int | None) -> object:
-    if at_most is None:
-        return value
+def _take(value: object, at_most: int) -> list[object] | Awaitable[list[object]]:
+    if isinstance(value, AsyncIterable):
+        return _collect(value, at_most)
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         raise TypeError(f"it returned {type(value).__name__}, not a list")
     # An iterator may never end.
     return list(islice(value, at_most + 1))
+
+
+async def _collect(value: AsyncIterable[object], at_most: int) -> list[object]:
+    found = []
+    async for item in value:
+        found.append(item)
+        if len(found) > at_most:
+            break
+    return found
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ async def list_skills(sources: Sequence[tuple[Source, Asked]]) -> list[Listed]:
     if not sources:
         return []
     asked = [each for _, each in sources]
-    replies = await together(*(Attempt(each.call("list_skills", at_most=MAX_DIRECTORIES + 1)) for each in asked))
+    replies = await together(*(Attempt(each.call_list("list_skills", at_most=MAX_DIRECTORIES + 1)) for each in asked))
     found = [_check_listing(source, each, reply) for (source, each), reply in zip(sources, replies, strict=True)]
     for each, listed in zip(asked, found, strict=True):
         await _locate(each, listed)
@@ -136,12 +146,13 @@ async def list_skills(sources: Sequence[tuple[Source, Asked]]) -> list[Listed]:
     return found
 
 
-def _check_listing(source: Source, asked: Asked, reply: Any) -> Listed:  # noqa: ANN401 - whatever a provider gave
+def _check_listing(source: Source, asked: Asked, reply: list[object] | Failed) -> Listed:
     if isinstance(reply, Failed):
         return Listed(source, failure=reply.reason)
     listed = Listed(source)
     if reply and isinstance(reply[0], ListingProblems):
-        listed.problems += reply.pop(0).problems
+        listed.problems += reply[0].problems
+        del reply[0]
     listed.is_cut = len(reply) > MAX_DIRECTORIES
     seen: set[str] = set()
     reasons: list[tuple[str, str]] = []
@@ -245,7 +256,7 @@ async def read_files(asked: Asked, skill: ListedSkill, wanted: Mapping[str, Prov
     return found
 
 
-def check_files(reply: Any) -> dict[str, ProvidedFile] | Failed:  # noqa: ANN401 - whatever a provider gave
+def check_files(reply: list[object] | Failed) -> dict[str, ProvidedFile] | Failed:
     """Return the files that a provider lists; one that is no file of a skill makes the list a failure."""
     if isinstance(reply, Failed):
         return reply
@@ -281,7 +292,7 @@ def _is_relative(path: str) -> bool:
     return "\\" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def check_file(path: str, reply: Any, digest: str | None, size: int | None = None) -> File:  # noqa: ANN401 - as above
+def check_file(path: str, reply: object, digest: str | None, size: int | None = None) -> File:
     """Return what a provider gave for a file, if it is what was listed."""
     if isinstance(reply, Failed):
         return File(path, error=reply.reason)

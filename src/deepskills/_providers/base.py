@@ -150,9 +150,6 @@ class SkillProvider:
 class ServesSkills:
     """Marks a backend whose directories are those of providers, which list and read the skills in them."""
 
-    executes: frozenset[str] = frozenset()
-    """Names of tools that execute code, beside those that every agent's guard knows."""
-
     def providers_at(self, path: str, mount: str | None) -> Sequence[SkillProvider]:
         """Return the providers of the skills below a path of this backend.
 
@@ -166,9 +163,10 @@ def serves_skills(backend: object) -> bool:
     return any(isinstance(part, ServesSkills) for part in find_parts(backend))
 
 
-def executing_tools(backend: object) -> frozenset[str]:
-    """Return the tools that execute code, as the backends that serve skills name them."""
-    return frozenset(name for part in find_parts(backend) if isinstance(part, ServesSkills) for name in part.executes)
+def serving_providers(backend: object) -> list[SkillProvider]:
+    """Return the providers whose skills a backend serves, or one that is mounted behind it."""
+    parts = [part for part in find_parts(backend) if isinstance(part, ServesSkills)]
+    return [provider for part in parts for provider in part.providers_at("/", None)]
 
 
 def check_label(provider: SkillProvider) -> str:

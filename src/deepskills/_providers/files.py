@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from deepskills._errors import SkillsError
-from deepskills._io.drivers import Steps
+from deepskills._io.drivers import Steps, side_by_side
 from deepskills._io.plan import (
     Attempt,
     Call,
@@ -25,9 +25,8 @@ from deepskills._io.plan import (
     ResultT,
     ShellPaths,
     parent,
-    together,
 )
-from deepskills._providers.ask import MAX_FILES, Asked, check_file, check_files, read_files, read_skill
+from deepskills._providers.ask import MAX_FILES, Asked, check_files, read_files, read_skill
 from deepskills._providers.base import ListedSkill, ProvidedFile
 from deepskills._types import SKILL_FILE
 
@@ -62,11 +61,10 @@ class ProvidedFiles:
 
     async def files(self) -> dict[str, ProvidedFile] | Failed:
         """Return the skill's other files, by path relative to it."""
-        return self._files if self._files is not None else self._take(await self._listing_call)
-
-    @property
-    def _listing_call(self) -> Call[Any]:
-        return Attempt(self._asked.call("list_files", self._skill.given, at_most=MAX_FILES))
+        if self._files is not None:
+            return self._files
+        reply = await Attempt(self._asked.call_list("list_files", self._skill.given, at_most=MAX_FILES))
+        return self._take(reply)
 
     async def digests(self, limit: int) -> dict[str, tuple[str, int]]:
         """Return SHA-256 and size of every file; those that were listed without either are read for it.
@@ -98,20 +96,21 @@ class ProvidedFiles:
     async def _answer(self, calls: Sequence[Call[Any]]) -> list[Any]:
         paths = [path for call in calls if isinstance(call, ReadFiles) for path in call.paths]
         others = [path for path in paths if path != self._path]
-        lists = self._files is None and (bool(others) or any(isinstance(call, ListDirectory) for call in calls))
-        reads = self._path in paths
+        found: dict[str, File] = {}
+
+        async def take_text() -> None:
+            found[self._path] = await read_skill(self._asked, self._skill, self._path, self._digest)
+
         # In the same round: the text, and the list that both listings and reads of other files go by.
-        asked = [Attempt(self._asked.call("read_skill", self._skill.given))] if reads else []
-        replies = await together(*asked, *([self._listing_call] if lists else []))
-        if lists:
-            self._take(replies[-1])
+        plans: list[Plan[object]] = [take_text()] if self._path in paths else []
+        if others or any(isinstance(call, ListDirectory) for call in calls):
+            plans.append(self.files())
+        await side_by_side(*plans)
         wanted = {path: file for path in others if (file := self._file(path)) is not None}
-        found = await read_files(self._asked, self._skill, wanted) if wanted else {}
-        if reads:
-            found[self._path] = check_file(self._path, replies[0], self._digest)
+        found |= await read_files(self._asked, self._skill, wanted) if wanted else {}
         return [await self._reply(call, found) for call in calls]
 
-    def _take(self, listed: object) -> dict[str, ProvidedFile] | Failed:
+    def _take(self, listed: list[object] | Failed) -> dict[str, ProvidedFile] | Failed:
         self._files = files = check_files(listed)
         sizes: dict[str, int | None] = {SKILL_FILE: None}
         if not isinstance(files, Failed):
