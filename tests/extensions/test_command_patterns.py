@@ -139,6 +139,8 @@ def test_a_refused_pattern_refuses_in_doubt() -> None:
     refused = [
         "rm x",
         "/bin/rm x",
+        "RM x",
+        "/bin/Rm x",
         "env rm x",
         "busybox rm",
         "X=rm y",

@@ -405,7 +405,7 @@ def take_elsewhere(setup: Setup, step: Step) -> Outcome:
         host.close()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Review:
     """What a human approved: files of a skill, with what was granted; and who saw it on which thread."""
 
@@ -559,10 +559,11 @@ class Walk:
         self.waiting[thread] = outcome.waiting
         self.counts["steps"] += 1
         self.counts["changes under a step"] += len(outcome.applied)
-        loaded = {call for call, (status, _) in outcome.answered.items() if status == "success"}
         # Of a call that asked more than once, the last counts: what had changed meanwhile was not loaded.
-        last = {review.call: review for review in self.reviews}
-        self.kept = [review for call, review in last.items() if call in loaded]
+        last = {review.call: review for review in self.reviews if review.call in outcome.answered}
+        marks = {review: self.marks_of(outcome.answered[call][1]) for call, review in last.items()}
+        fresh = [review for review, found in marks.items() if review.files.get("SKILL.md") in found]
+        self.kept += [review for review in fresh if review not in self.kept]
         self.judge(step, outcome, before)
 
     def answer(self, thread: str, user: str, waiting: Sequence[tuple[str, str, Any]]) -> dict[str, Any]:
@@ -667,6 +668,10 @@ class Walk:
         for review in before:
             is_mine = self.setup.namespace == "shared" or review.user == step.user
             assert not (is_mine and review.key == key and review.files == files), self.say(f"asked again: {key}", step)
+
+    def marks_of(self, text: str) -> set[str]:
+        """Return the files whose marks a text holds, by their SHA-256."""
+        return {self.version[mark][2] for mark in MARK.findall(text)}
 
     def say(self, text: str, step: Step) -> str:
         return "\n".join([text, str(self.setup), str(step), *self.history[-12:]])

@@ -19,6 +19,7 @@ def test_only_what_a_human_approved_is_seen_runs_or_grants(tmp_path: Path, mode:
     with other_processes() as elsewhere:
         for seed in seeds[: scaled(2, len(seeds))]:
             counts += walk(tmp_path / str(seed), seed, mode, ["disk", "hub"], scaled(22, 80), elsewhere)
-    # Enough happened that the walk means something.
-    for what in ("texts seen", "changes under a step", "rejections kept", "steps in another process", "powers offered"):
+    # Enough happened that the walk means something; what a short one meets depends on how its calls take turns.
+    rare = ["texts seen", "rejections kept", "steps in another process", "powers offered", "scripts run"]
+    for what in ["questions waiting", "changes under a step", *scaled([], rare)]:
         assert counts[what] > 0, (what, counts)

@@ -29,7 +29,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, TypeAlias
 
 from langgraph.config import get_config
@@ -38,6 +37,7 @@ from langgraph.types import interrupt
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillManifest, SkillRun, SkillsError
 from deepskills._files.manifest import digest_over
+from deepskills._io.cache import ENTRY_BYTES, BoundedCache
 from deepskills._loading.budget import count_tokens
 from deepskills._prompt.messages import (
     APPROVAL_NO_CHECKPOINTER,
@@ -65,8 +65,8 @@ AppliesTo: TypeAlias = Callable[[SkillEntry], bool] | Iterable[str]
 MAX_ASKED = 20
 """How often one load asks if the files change again after each answer."""
 
-MAX_REMEMBERED = 256
-"""For how many approved skills the process remembers the files."""
+MAX_REMEMBERED_BYTES = 16 * 1024 * 1024
+"""How much memory the process spends on the files of approved skills, and on questions."""
 
 _BYTES_PER_TOKEN = 4
 
@@ -112,8 +112,8 @@ class SkillApproval(FileGuard):
             raise ValueError(f"SkillApproval has no grant {unknown[0]!r}; choose from {', '.join(GRANTS)}.")
         is_rule = applies_to is None or callable(applies_to)
         self._rule: Any = applies_to if is_rule else tidy_sources("applies_to", applies_to)  # type: ignore[arg-type]
-        self._files = _Remembered()
-        self._asked = _Remembered()
+        self._files: BoundedCache[str, dict[str, str]] = BoundedCache(MAX_REMEMBERED_BYTES)
+        self._asked: BoundedCache[str, list[_Question]] = BoundedCache(MAX_REMEMBERED_BYTES, _weigh_questions)
 
     def withholds(self, entry: SkillEntry, memory: Mapping[str, Any]) -> Collection[str]:
         """Withhold what was not granted with the load."""
@@ -190,7 +190,8 @@ class SkillApproval(FileGuard):
             manifest = await run.manifest(entry)
         except SkillsError as error:
             return Refuse(str(error))
-        for question, decision in zip(answered, decisions, strict=True):
+        # The newest first: who was asked again about the same content may grant less.
+        for question, decision in reversed([*zip(answered, decisions, strict=True)]):
             # A digest in the answer is stronger: it says what the human saw.
             if not isinstance(decision, Refuse) and manifest.digest == (decision.digest or question.digest_for(entry)):
                 await self._keep(entry, manifest, decision.grants, run)
@@ -365,7 +366,7 @@ class SkillApproval(FileGuard):
     ) -> Mapping[str, str] | None:
         """Return the files that a digest stands for; `None` if that is unknown because they have changed since."""
         digest = approved["digest"]
-        known: Mapping[str, str] | None = self._files.get(digest)
+        known = self._files.get(digest)
         if known is not None:
             return known
         value = await self._stored(entry, approved["origin"], digest, run)
@@ -416,6 +417,10 @@ class _Question:
         if not isinstance(value, Mapping) or not isinstance(value.get("position"), int):
             return None
         return cls(str(value.get("path")), str(value.get("digest")), value["position"])
+
+
+def _weigh_questions(questions: Sequence[_Question]) -> int:
+    return sum(ENTRY_BYTES + 4 * len(question.path) for question in questions)
 
 
 @dataclass(frozen=True)
@@ -535,25 +540,3 @@ def _questions_in(value: object) -> list[_Question]:
             found = [_Question.of(one) for one in (*asked.get("history", ()), asked)]
             return [question for question in found if question is not None]
     return []
-
-
-class _Remembered:
-    """A bounded, thread-safe mapping that drops the oldest first."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._lock = Lock()
-
-    def get(self, key: str) -> Any:  # noqa: ANN401 - whatever was put
-        """Return what is remembered."""
-        with self._lock:
-            return self._values.get(key)
-
-    def put(self, key: str, value: object) -> None:
-        """Remember a value."""
-        with self._lock:
-            # To the end: what was put last is forgotten last.
-            self._values.pop(key, None)
-            self._values[key] = value
-            while len(self._values) > MAX_REMEMBERED:
-                del self._values[next(iter(self._values))]

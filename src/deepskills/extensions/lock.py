@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from deepskills import Refuse, SkillEntry, SkillLoad, SkillRun, Visibility
 from deepskills._install.lock import LOCK_FILE, LockedSkill, load_lock, lock_from
+from deepskills._io.cache import BoundedCache
 from deepskills._prompt.messages import LOCK_MISMATCH, LOCK_UNLISTED
 from deepskills._types import SKILL_FILE
 from deepskills.extensions._guard import FileGuard, named
@@ -22,8 +23,8 @@ MISMATCH = "lock-mismatch"
 
 _SENTENCES = {UNLISTED: LOCK_UNLISTED, MISMATCH: LOCK_MISMATCH}
 
-MAX_REMEMBERED = 100_000
-"""How many SHA-256 digests are remembered."""
+MAX_REMEMBERED_BYTES = 64 * 1024 * 1024
+"""How much memory the SHA-256 digests of files that were seen may take."""
 
 
 class SkillLock(FileGuard):
@@ -48,7 +49,7 @@ class SkillLock(FileGuard):
         self._lock = lock_from(lock) if is_value else load_lock(os.fspath(lock))  # type: ignore[arg-type]
         self._name = LOCK_FILE if is_value else os.path.basename(os.fspath(lock))  # type: ignore[arg-type]  # noqa: PTH119
         self._mode = mode
-        self._seen: dict[tuple[str, str], str] = {}
+        self._seen: BoundedCache[tuple[str, str], str] = BoundedCache(MAX_REMEMBERED_BYTES)
 
     def visibility(self, skills: Sequence[SkillEntry], run: SkillRun) -> Mapping[str, Visibility]:
         """Turn off every skill that is not as the lock says, and report it."""
@@ -106,10 +107,9 @@ class SkillLock(FileGuard):
         key = (entry.path, entry.digest)
         if entry.sha256:
             # An entry from a summary or from state has no SHA-256; its digest leads to the one that was seen.
-            if key not in self._seen and len(self._seen) < MAX_REMEMBERED:
-                self._seen[key] = entry.sha256
+            self._seen.put(key, entry.sha256)
             return entry.sha256
-        return self._seen.get(key, "")
+        return self._seen.get(key) or ""
 
     def _report(self, entry: SkillEntry, code: str, run: SkillRun, files: str = f"`{SKILL_FILE}`") -> None:
         severity: Literal["error", "warning"] = "error" if self._mode == "refuse" else "warning"

@@ -133,9 +133,11 @@ class CommandPattern:
             return True
         if set("'\"\\$") & set(command):
             return True
-        # One iterator for all: the words must occur in order.
-        words = iter([part for word in command.split(" ") for part in (word, *_SEPARATED.split(word))])
-        return all(any(_could_be(word, wanted) for word in words) for wanted in self.start.split(" ") if wanted)
+        # On some disks `RM` is the same program. One iterator for all: the words must occur in order.
+        parts = command.casefold().split(" ")
+        words = iter([part for word in parts for part in (word, *_SEPARATED.split(word))])
+        wanted_words = self.start.casefold().split(" ")
+        return all(any(_could_be(word, wanted) for word in words) for wanted in wanted_words if wanted)
 
 
 def is_plain(command: str) -> bool:
