@@ -8,7 +8,6 @@ in a library of 10, 100, 1,000 or 10,000.
 import functools
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
