@@ -30,7 +30,7 @@ from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMid
 from footprint import EARLY, bytes_held, checkpoint_bytes, held_after_edits, held_after_refusals, import_ratio
 from langchain.agents.middleware.types import ModelRequest
 from langgraph.runtime import Runtime
-from library import write_library
+from library import list_and_read, write_library
 from locking import locking_rows
 from measure import RUNS, Row, compare, markdown_table, seconds
 from prompt_cache import CACHE_READ, CACHE_WRITE, TURNS, input_after_cache
@@ -114,8 +114,7 @@ def discovery_rows(root: Path) -> Iterator[Row]:
         return discover(upstream)
 
     def floor() -> object:
-        entries = backend.ls(SOURCES[0]).entries or []
-        return backend.download_files([f"{entry['path']}SKILL.md" for entry in entries])
+        return list_and_read(backend, SOURCES[0])
 
     second()
     ratio, their_time, our_time = compare(reference, first)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from deepagents.backends import BackendProtocol
+
 TOPICS = (
     "reports",
     "releases",
@@ -38,3 +40,9 @@ def write_library(root: Path, count: int) -> Path:
         directory.mkdir(parents=True)
         (directory / "SKILL.md").write_text(skill_text(number), encoding="utf-8")
     return root
+
+
+def list_and_read(backend: BackendProtocol, source: str) -> object:
+    """Make the calls of the backend alone by which a library is read."""
+    entries = backend.ls(source).entries or []
+    return backend.download_files([f"{entry['path']}SKILL.md" for entry in entries])

@@ -86,16 +86,6 @@ def quality(half: str) -> dict[str, dict[str, float]]:
     return results
 
 
-def misses(half: str) -> list[tuple[str, str | None, list[str]]]:
-    """Return the queries on which ours is not first."""
-    rank = deepskills(documents())
-    return [
-        (case["query"], case["expect"], found)
-        for case in load(half)
-        if (found := rank(case["query"]))[:1] != ([case["expect"]] if case["expect"] else [])
-    ]
-
-
 def speed(count: int) -> dict[str, float]:
     """Return the seconds to index `count` skills and the median seconds of a query, ours and of `rank-bm25`."""
     base = documents()

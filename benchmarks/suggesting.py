@@ -8,7 +8,6 @@ in a library of 10, 100, 1,000 or 10,000.
 import functools
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,16 +77,3 @@ def quality(half: str, size: int, ranker: Ranker) -> Quality:
         first=sum(found[:1] == [name] for name, found in pairs) / len(pairs),
         wrong_notes=sum(notes) / len(notes),
     )
-
-
-def misses(half: str, size: int, ranker: Ranker) -> list[tuple[str, str | None, Sequence[str]]]:
-    """Return the requests whose right skill is not suggested, and the small talk for which one is."""
-    [index] = indexes(size)
-    found = [
-        (case["request"], case["expect"], drive(ranker.rank(index, case["request"], K))) for case in requests(half)
-    ]
-    return [
-        (request, expect, ranking.fitting)
-        for request, expect, ranking in found
-        if (expect not in ranking.fitting if expect else ranking.fitting)
-    ]

@@ -11,7 +11,7 @@ from deepagents.backends import FilesystemBackend
 from deepagents.middleware.skills import SkillsMiddleware as DeepAgentsSkillsMiddleware
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
-from library import write_library
+from library import list_and_read, write_library
 from measure import Row, compare, seconds
 from minilm import load_minilm
 from suggesting import HALVES, SIZES, Quality, libraries, quality, requests
@@ -130,7 +130,7 @@ def manager_rows() -> Iterator[Row]:
         looking = SkillsManager(backend=backend, sources=["/skills"])
         looking.search_skills(query)
         ratio, looked, floor = compare(
-            partial(looking.search_skills, query), partial(_list_and_read, backend, "/skills"), 5
+            partial(looking.search_skills, query), partial(list_and_read, backend, "/skills"), 5
         )
     yield Row(
         "manager of 10,000 skills, `get_skill_content`",
@@ -156,11 +156,6 @@ def manager_rows() -> Iterator[Row]:
         ratio.median <= 1.3,
         {"ratio": ratio.median},
     )
-
-
-def _list_and_read(backend: FilesystemBackend, source: str) -> object:
-    entries = backend.ls(source).entries or []
-    return backend.download_files([f"{entry['path']}SKILL.md" for entry in entries])
 
 
 def _median(action: Callable[[], object]) -> float:

@@ -645,6 +645,16 @@ def test_a_whole_job_without_file_tools(mode: Mode, tmp_path: Path, *, virtual: 
 
 
 @both_modes
+def test_a_load_says_how_its_files_are_read(mode: Mode, root: Path) -> None:
+    """It lists whole paths, which the tool does not take."""
+    hint = "`load_skill_asset` takes these paths relative to the skill directory."
+    for tools, is_there in ((["load_skill_asset"], True), (["search_skills"], False)):
+        conversation = Conversation(mode, SkillsMiddleware(backend=disk(root), sources=["/skills"], extra_tools=tools))
+        [loaded] = conversation.call(load("csv-report"))
+        assert loaded.text.endswith(hint) is is_there
+
+
+@both_modes
 def test_the_tools_stand_beside_file_tools(mode: Mode, root: Path) -> None:
     """In a deep agent with its own file tools the extra tools are offered and work as well."""
     model = ScriptedChatModel(replies=[call_tools(search("csv file"), asset("csv-report", "references/guide.md"))])

@@ -427,7 +427,7 @@ def _check_backend(backend: object, sources: Sequence[Source] | None) -> None:
     # What a function names is known only in a run.
     paths = [source.path for source in sources or () if source.provider is None]
     if paths:
-        raise TypeError(f"pass the backend on which the source {paths[0]!r} lies; only providers of skills need none")
+        raise TypeError(f"the source {paths[0]!r} is a path; pass the backend on which it lies")
 
 
 def _check_visibility(rule: object) -> None:

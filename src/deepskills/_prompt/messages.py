@@ -349,7 +349,10 @@ def skill_block(
         lines.append(f"Skill directory: `{shown_path(directory)}`")
         if shell_directory is not None and shell_directory != directory:
             lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
-        return "\n".join([*lines, *_inventory_lines(inventory)])
+        lines += _inventory_lines(inventory)
+        if inventory.resources and names.reads_assets:
+            lines.append("`load_skill_asset` takes these paths relative to the skill directory.")
+        return "\n".join(lines)
     own = _inventory_lines(_relative(inventory, directory))
     if own and names.reads_assets:
         own.append("Read these files with `load_skill_asset`.")
