@@ -158,6 +158,25 @@ def test_an_answer_counts_for_its_question_whoever_else_asks_by_then(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_an_answer_in_the_place_of_a_question_is_no_approval(tmp_path: Path, mode: Mode) -> None:
+    """While a sibling call was answered, ours was asked and then the other extension's again: that has the answer."""
+    library(tmp_path)
+    asker = Asker()
+    process = Process(mode, tmp_path, asker, SkillApproval())
+    process.call(load("good"), load("other"))
+
+    def answer(name: str, *, is_curious: bool) -> None:
+        asker.is_curious = is_curious
+        waiting = process.agent.get_state(process.config).interrupts
+        process._run(Command(resume={one.id: APPROVE for one in waiting if one.value["name"] == name}))  # noqa: SLF001
+
+    answer("other", is_curious=False)
+    answer("other", is_curious=True)
+    answer("good", is_curious=False)
+    assert "good" not in process.loaded
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_namespace_may_be_the_users_own(tmp_path: Path, mode: Mode) -> None:
     """A function of the runtime keeps each user's approvals apart; one that fails leaves them to the thread."""
     library(tmp_path)

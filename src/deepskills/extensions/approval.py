@@ -258,7 +258,12 @@ class SkillApproval(FileGuard):
 
     async def _asked_before(self, place: "_Place | None", run: SkillRun) -> list["_Question"]:
         """Return what this task asked, with and without an answer, before it was executed again."""
-        return [] if place is None else (await place.read_asked(run)) or self._asked.get(place.task) or []
+        if place is None:
+            return []
+        asked = await place.read_asked(run)
+        # If another extension has asked since, the last answer is to its question, perhaps in the place of ours.
+        remembered = self._asked.get(place.task) or []
+        return asked or [question for question in remembered if question.position < len(place.answers) - 1]
 
     def _take(
         self, question: "_Question", asked: Sequence["_Question"], place: "_Place", run: SkillRun
