@@ -169,7 +169,10 @@ class Sources:
             for file, content in change.files.items():
                 target = place / file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+                # In one step: half a file is a version that was never written.
+                fresh = root / "fresh"
+                fresh.write_bytes(content)
+                fresh.replace(target)
 
     def write(self, path: Path, value: object) -> None:
         fresh = path.with_suffix(".fresh")
