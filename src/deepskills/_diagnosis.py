@@ -86,12 +86,12 @@ def take_apart(agent: object) -> AgentParts | None:
     found = {id(each): each for each in (*owners_of_steps(graph), *around) if isinstance(each, SkillsMiddleware)}
     node = graph.nodes.get("tools")
     tools = getattr(getattr(node, "bound", None), "tools_by_name", None)
-    names = _offered(tools) if isinstance(tools, Mapping) else None
+    names = _find_offered(tools) if isinstance(tools, Mapping) else None
     order = [str(getattr(each, "name", type(each).__name__)) for each in around]
     return AgentParts(list(found.values()), names, model_of_agent(graph), order)
 
 
-def _offered(tools: Mapping[str, Any]) -> frozenset[str]:
+def _find_offered(tools: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the tools that go to the model: deepagents withholds its `execute` without a shell."""
     shell = getattr(tools.get("execute"), "func", None)
     workspace = workspace_of(tools.values())

@@ -284,16 +284,16 @@ class SkillsManager:
             return remembered
         return await self._look()
 
-    async def _known(self) -> _Snapshot:
+    async def _require_known(self) -> _Snapshot:
         remembered = await self._recent()
         check_known(remembered.catalog.entries, remembered.problems)
         return remembered
 
     async def _names(self) -> list[str]:
-        return [entry.name for entry in (await self._known()).catalog.entries]
+        return [entry.name for entry in (await self._require_known()).catalog.entries]
 
     async def _metadata(self) -> list[SkillMetadata]:
-        return (await self._known()).catalog.copy_skills()
+        return (await self._require_known()).catalog.copy_skills()
 
     async def _problems(self) -> list[SkillProblem]:
         problems = [problem.copy() for problem in (await self._recent()).problems]
@@ -303,7 +303,7 @@ class SkillsManager:
         return problems
 
     async def _search(self, query: str, n: int) -> list[SearchResult]:
-        remembered = await self._known()
+        remembered = await self._require_known()
         entries = remembered.catalog.entries
         ranking = await self._ranker.search(lambda: find_index(entries), query, n)
         # Once per trouble, not per search.

@@ -19,7 +19,7 @@ from deepskills._files.paths import (
     AssetDirectories,
     check_directories,
     check_relative,
-    named_paths,
+    find_named_paths,
     normalise_path,
     script_to_relative,
 )
@@ -211,6 +211,6 @@ def test_any_text_passes_or_is_refused(text: str) -> None:
 def test_naming_paths_is_bounded() -> None:
     """However long the text, a bounded number of candidates is looked at, none of them outside the skill."""
     many = " ".join(f"d{number}/x.md" for number in range(MAX_NAMED + 10))
-    assert len(named_paths(many)) == MAX_NAMED
-    assert named_paths("a/" * 400_000) == []
-    assert named_paths("../x/y ~/x/y /x/y C:/x/y http://x/y a/../b x/.y/z %2e/x $HOME/x/y") == []
+    assert len(find_named_paths(many)) == MAX_NAMED
+    assert find_named_paths("a/" * 400_000) == []
+    assert find_named_paths("../x/y ~/x/y /x/y C:/x/y http://x/y a/../b x/.y/z %2e/x $HOME/x/y") == []

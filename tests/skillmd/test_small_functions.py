@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deepskills._skillmd.globs import matches, patterns_of
 from deepskills._skillmd.masking import MASK, MAX_FORM_LENGTH, Masker
-from deepskills._skillmd.names import meant_name, name_key
+from deepskills._skillmd.names import find_meant_name, name_key
 from deepskills._skillmd.problems import MAX_LISTED, MAX_QUOTED_LENGTH, PROBLEMS, listed, problem, quoted
 from deepskills._skillmd.text import harmless_body
 from deepskills._skillmd.yaml import as_flag
@@ -91,14 +91,14 @@ SPELLINGS = (NAME, "cafe\u0301", "CAFE\u0301", "Caf\u00c9", "  cafe\u0301\n", "*
 
 def test_names_have_one_key() -> None:
     """However a name is spelled, it has one key; another name has another."""
-    assert {meant_name(["other", NAME], spelling) for spelling in SPELLINGS} == {NAME}
+    assert {find_meant_name(["other", NAME], spelling) for spelling in SPELLINGS} == {NAME}
     assert {name_key(spelling) for spelling in SPELLINGS[:4]} == {NAME}
     assert name_key("cafe") != name_key(NAME)
     # Folding case takes this one apart again.
     assert name_key("\u01f0") == name_key("j\u030c") == name_key("J\u030c")
-    assert meant_name(["Beta", "beta"], "beta") == "beta"
-    assert meant_name(["Beta", "beta"], "BETA") == "Beta"
-    assert meant_name(["beta"], "gamma") is None
+    assert find_meant_name(["Beta", "beta"], "beta") == "beta"
+    assert find_meant_name(["Beta", "beta"], "BETA") == "Beta"
+    assert find_meant_name(["beta"], "gamma") is None
 
 
 def test_a_flag_is_set_in_every_way_of_yaml() -> None:

@@ -129,7 +129,7 @@ async def test_no_tag_is_left_out_without_a_word() -> None:
             SkillCreate.from_skill_md(f"---\nname: x\ndescription: y\ntags: {tags}\n---\n")
     # What an earlier release stored stays usable: its other values can be changed.
     stored = Document("x", "y", "", ["ok"], f"---\nname: x\ndescription: y\ntags: [ok, {long}]\n---\n")
-    changed = SkillUpdate(description="z").apply(stored).checked()
+    changed = SkillUpdate(description="z").apply(stored).check()
     assert changed.frontmatter == f"---\nname: x\ndescription: z\ntags: [ok, {long}]\n---\n"
     empty = "---\nname: x\ndescription: y\ntags: ['', a, a, ' ']\n---\n"
     assert SkillCreate.from_skill_md(empty).tags == ["a"]
@@ -214,7 +214,7 @@ async def test_what_is_not_changed_stays_as_written(keys: str, changes: dict[str
     ):
         for line_end in ("\n", "\r\n"):
             document = Document.read(text.replace("\n", line_end))
-            changed = SkillUpdate(**changes).apply(document).checked()
+            changed = SkillUpdate(**changes).apply(document).check()
             wanted = text.replace("name: y", f"name: {changes.get('name', 'y')}")
             wanted = wanted.replace(f"description: old\n{keys}", expected).replace("\n", line_end)
             assert changed.render().decode() == wanted
@@ -223,7 +223,7 @@ async def test_what_is_not_changed_stays_as_written(keys: str, changes: dict[str
 async def test_frontmatter_in_braces_is_written_again() -> None:
     """Where a key has no lines of its own, the frontmatter is written from its values, and says the same."""
     document = Document.read("---\n{name: y, description: old, on: true, metadata: {tags: a, n: 3}}\n---\nBody\n")
-    changed = SkillUpdate(description="new", tags=["a,b"]).apply(document).checked()
+    changed = SkillUpdate(description="new", tags=["a,b"]).apply(document).check()
     reading = read_skill(changed.render(), path="y/SKILL.md")
     expected = {"name": "y", "description": "new", "on": "true", "tags": ["a,b"], "metadata": {"n": "3"}}
     assert (reading.frontmatter, reading.body) == (expected, "Body\n")

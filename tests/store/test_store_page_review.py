@@ -15,7 +15,7 @@ from sqlalchemy import event
 from store_support import Sessions, draft, draft_with_files
 
 from deepskills.store import SkillUpdate, create_skills_router
-from deepskills.store.page.markdown import Place, rendered
+from deepskills.store.page.markdown import Place, render
 from deepskills.store.schemas import SkillCreate
 from deepskills.store.workers import BYTES_IN_FLIGHT, in_flight
 
@@ -173,7 +173,7 @@ async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch:
 
     def watched(text: str, place: Place) -> str | None:
         threads.append(threading.current_thread())
-        return rendered(text, place)
+        return render(text, place)
 
     slow = "*_" * 500
     async with service_for(sessions) as service:

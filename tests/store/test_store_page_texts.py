@@ -5,7 +5,7 @@ import re
 
 from deepskills.store.document import difference
 from deepskills.store.page import shown
-from deepskills.store.page.markdown import MAX_RENDERED, Place, rendered
+from deepskills.store.page.markdown import MAX_RENDERED, Place, render
 from deepskills.store.service import UsageCount
 
 PLACE = Place("/skills/1/files/", "/skills/1", "", frozenset({"references/a b.md", "x.svg", "up.md"}))
@@ -14,7 +14,7 @@ DEEP = Place("/skills/1/files/", "/skills/1", "references", PLACE.paths)
 
 def links(text: str, place: Place = PLACE) -> list[str]:
     """Return where the links of a text lead."""
-    return re.findall(r'href="([^"]*)"', rendered(text, place) or "")
+    return re.findall(r'href="([^"]*)"', render(text, place) or "")
 
 
 def test_links_lead_where_they_say() -> None:
@@ -44,7 +44,7 @@ def test_links_lead_where_they_say() -> None:
         "/skills/1/files/up.md",
         "/skills/1/files/references/a%20b.md",
     ]
-    outside = rendered("[a](https://x.example)", PLACE)
+    outside = render("[a](https://x.example)", PLACE)
     assert outside is not None
     assert 'rel="noopener noreferrer nofollow"' in outside
 
@@ -53,7 +53,7 @@ def test_markup_is_text() -> None:
     """HTML is shown as characters; nothing of a text becomes a class, a style, an id of the page or an image."""
     text = '# main\n\n<b onclick="x">\n\n```"><b\n<i>\n```\n\n'
     text += '| a |\n|-:|\n| <u> |\n\n![x](x.svg "t") \u202eabc\n\n# main\n'
-    html = rendered(text, PLACE) or ""
+    html = render(text, PLACE) or ""
     assert set(re.findall(r"<(\w+)", html)) == {
         "h2",
         "p",
@@ -71,8 +71,8 @@ def test_markup_is_text() -> None:
     assert set(re.findall(r'class="([^"]*)"', html)) == {"right"}
     assert "style" not in html
     assert "\u202e" not in html
-    assert rendered("x" * (MAX_RENDERED + 1), PLACE) is None
-    assert rendered("> " * 15_000 + "\n" + "[" * 20_000, PLACE) is not None
+    assert render("x" * (MAX_RENDERED + 1), PLACE) is None
+    assert render("> " * 15_000 + "\n" + "[" * 20_000, PLACE) is not None
 
 
 def test_differences() -> None:
@@ -126,7 +126,7 @@ def test_problems_while_typing() -> None:
     assert unwritten.errors == []
     assert "placeholder: the description" in "".join(unwritten.advice)
     assert len(shown.check(good.replace("name: tea", "name: Big Tea")).advice) == 0
-    assert str(shown.said("Use `a<b>` or <i>.")) == "Use <code>a&lt;b&gt;</code> or &lt;i&gt;."
+    assert str(shown.format_message("Use `a<b>` or <i>.")) == "Use <code>a&lt;b&gt;</code> or &lt;i&gt;."
 
 
 def test_what_cannot_be_seen_is_marked() -> None:
@@ -146,7 +146,8 @@ def test_what_cannot_be_seen_is_marked() -> None:
         "naïve 日本語 עברית 🙂": "naïve 日本語 עברית 🙂",
     }
     as_text = {
-        text: str(shown.marked(text)).replace('<span class="mark">', "[").replace("</span>", "]") for text in table
+        text: str(shown.mark_invisible(text)).replace('<span class="mark">', "[").replace("</span>", "]")
+        for text in table
     }
     assert as_text == table
 

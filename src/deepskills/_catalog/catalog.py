@@ -30,7 +30,7 @@ from deepskills._skillmd.keys import (
     is_user_only,
     lets_models_start,
 )
-from deepskills._skillmd.names import meant, name_key
+from deepskills._skillmd.names import find_meant, name_key
 from deepskills._skillmd.problems import listed, problem
 from deepskills._skillmd.read import SkillReading, read_fields, read_skill
 from deepskills._types import CatalogRecord, SkillMetadata, SkillOrigin, SkillProblem
@@ -445,7 +445,7 @@ class Catalog:
         exact = self.by_name.get(asked)
         if exact is not None:
             return exact
-        return meant(self._by_key, asked)
+        return find_meant(self._by_key, asked)
 
     def is_of(self, sources: Sequence[Source]) -> bool:
         """Whether the skills came from exactly these sources."""

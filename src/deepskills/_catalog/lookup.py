@@ -240,7 +240,7 @@ def requires_of(frontmatter: Mapping[str, Tree]) -> tuple[str, ...]:
     return tuple(distinct.values())[:MAX_REQUIRED]
 
 
-def required_by(entry: SkillEntry, find: Callable[[str], SkillEntry | None]) -> list[tuple[str, SkillEntry | None]]:
+def find_required(entry: SkillEntry, find: Callable[[str], SkillEntry | None]) -> list[tuple[str, SkillEntry | None]]:
     """Return what a skill requires, each as written and as found; in a namespace, a neighbour comes first."""
     if "requires" not in entry.skill["metadata"]:
         return []
@@ -303,7 +303,7 @@ def circles_of(names: Iterable[str], resolve: Resolve) -> list[tuple[str, ...]]:
 
 def requirement_problems(entries: Sequence[SkillEntry], find: Callable[[str], SkillEntry | None]) -> list[SkillProblem]:
     """Return what is wrong with the requirements of skills: names that no skill has, and circles."""
-    wanted = {entry.name: required for entry in entries if (required := required_by(entry, find))}
+    wanted = {entry.name: required for entry in entries if (required := find_required(entry, find))}
     if not wanted:
         return []
     paths = {entry.name: entry.path for entry in entries}

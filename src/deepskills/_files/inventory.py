@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._files.paths import is_closed, is_hidden, named_paths
+from deepskills._files.paths import find_named_paths, is_closed, is_hidden
 from deepskills._io.plan import (
     PASSED_OVER,
     Attempt,
@@ -196,7 +196,7 @@ async def take_inventory(name: str, root: Listing | Failed, depth: int, text: st
     )
     paths = dict.fromkeys(path for path in found.paths if _is_resource(found.place.relative(path)))
     # Only below a directory that is there: instructions name paths of the user's project as well.
-    named = [found.place.path(path) for path in named_paths(text) if path.partition("/")[0] in own]
+    named = [found.place.path(path) for path in find_named_paths(text) if path.partition("/")[0] in own]
     # Bounded: a text may name thousands.
     directories = list(dict.fromkeys(parent(path) for path in named if path not in paths))[:MAX_NAMED_DIRECTORIES]
     for reply in await together(*(Attempt(ListDirectory(path)) for path in directories)) if directories else ():

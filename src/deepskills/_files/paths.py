@@ -195,7 +195,7 @@ _LINK = re.compile(r"\]\(\s{0,3}<?([^()<>\s]{1,1024})")
 _PATH = re.compile(r"(?<![\w./\\~@:$%{}-])(?:\./)?+[\w-][\w.-]*+(?:/[\w.-]+)++")
 
 
-def named_paths(text: str) -> list[str]:
+def find_named_paths(text: str) -> list[str]:
     """Return the relative paths that a text may name, normalised, each once and in order.
 
     They are candidates: only a listing can tell which are files of the skill.

@@ -24,7 +24,7 @@ from deepskills._install.paths import (
     fold_case,
     name_is_safe,
     path_fault,
-    shown,
+    quote_path,
 )
 from deepskills._install.trees import Node, Tree
 from deepskills._loading.budget import count_tokens
@@ -112,7 +112,7 @@ def find_candidates(tree: Tree, label: str) -> list[Candidate]:
         node = tree.nodes[posixpath.join(directory, SKILL_FILE)]
         fault = path_fault(directory) if directory else None
         if fault is not None:
-            refusal = f"its directory {shown(directory)} is refused: {fault}"
+            refusal = f"its directory {quote_path(directory)} is refused: {fault}"
         elif node.kind != "file":
             refusal = f"its {SKILL_FILE} is a link; links are not followed"
         elif node.size > MAX_SKILL_FILE_BYTES:
@@ -211,7 +211,7 @@ def _candidate(directory: str, content: bytes) -> Candidate:
         reading.metadata["description"],
         count_tokens(decode_skill(content, path=path)[0]),
         problems,
-        None if name_is_safe(name) else f"its name {shown(name)} cannot be the name of a directory",
+        None if name_is_safe(name) else f"its name {quote_path(name)} cannot be the name of a directory",
         requires_of(reading.frontmatter),
     )
 
@@ -224,19 +224,19 @@ def _refusal(files: Mapping[str, Node]) -> str | None:  # noqa: PLR0911 - a list
     known: set[str] = {""}
     for path, node in files.items():
         if node.kind != "file":
-            return _NOT_PLACED[node.kind].format(path=shown(path))
+            return _NOT_PLACED[node.kind].format(path=quote_path(path))
         if (fault := path_fault(path)) is not None:
-            return f"its file {shown(path)} is refused: {fault}"
+            return f"its file {quote_path(path)} is refused: {fault}"
         if node.size > MAX_FILE_BYTES:
-            return f"its file {shown(path)} is larger than {MAX_FILE_BYTES:,} bytes"
+            return f"its file {quote_path(path)} is larger than {MAX_FILE_BYTES:,} bytes"
         # In any case: file systems that ignore it would make `.GIT` a repository.
         if any(part.lower() in {GIT_DIRECTORY, STAGING} for part in path.split("/")):
-            return f"it holds {shown(path)}, and what lies in {GIT_DIRECTORY} can make git run commands"
+            return f"it holds {quote_path(path)}, and what lies in {GIT_DIRECTORY} can make git run commands"
         # The path, and each directory above it that no other path led to.
         while path not in known:
             known.add(path)
             if (other := spellings.setdefault(fold_case(path), path)) != path:
-                return f"{shown(other)} and {shown(path)} are one file on systems that ignore case"
+                return f"{quote_path(other)} and {quote_path(path)} are one file on systems that ignore case"
             path = path.rpartition("/")[0]  # noqa: PLW2901 - on the way up
     return _find_repository(spellings)
 
@@ -253,7 +253,7 @@ def _find_repository(spellings: Mapping[str, str]) -> str | None:
             continue
         beside = {own for own in _OF_A_REPOSITORY if f"{place}{slash}{own}" in spellings}
         if "commondir" in beside or len(beside) > 1:
-            directory = shown(path.rpartition("/")[0] or ROOT)
+            directory = quote_path(path.rpartition("/")[0] or ROOT)
             return (
                 f"its directory {directory} is laid out as a git repository, whose settings can make git run commands"
             )
@@ -278,10 +278,10 @@ def choose(candidates: Sequence[Candidate], names: Sequence[str], label: str) ->
         found = found or [c for c in candidates if fold_case(c.name) == fold_case(wanted)]
         if not found:
             known = ", ".join(sorted({c.name for c in candidates})[:50])
-            raise SkillNotFoundError(f"There is no skill {shown(name)} in {label}. It has: {known}.")
+            raise SkillNotFoundError(f"There is no skill {quote_path(name)} in {label}. It has: {known}.")
         if len(found) > 1:
             paths = ", ".join(c.path for c in found)
-            raise SourceError(f"{label} has several skills named {shown(name)}. Name one by its path: {paths}.")
+            raise SourceError(f"{label} has several skills named {quote_path(name)}. Name one by its path: {paths}.")
         chosen[found[0].path] = found[0]
     return list(chosen.values())
 

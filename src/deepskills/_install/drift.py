@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from deepskills._install.lock import Lock, LockedFile, LockedSkill
 from deepskills._install.npx import NPX, NPX_LOCK, hash_directory, read_npx_lock
-from deepskills._install.paths import MAX_ENTRIES, SourceError, shown
+from deepskills._install.paths import MAX_ENTRIES, SourceError, quote_path
 from deepskills._install.trees import Node, open_directory, read_regular
 from deepskills._providers.directory import select_searched
 from deepskills._types import SKILL_FILE
@@ -136,7 +136,7 @@ def find_unlisted(directory: Path, lock: Lock, lock_path: Path) -> list[str]:
             continue
         seen.add(real)
         if len(seen) > MAX_ENTRIES:
-            raise SourceError(f"{shown(os.fspath(directory))} has more than {MAX_ENTRIES:,} directories.")
+            raise SourceError(f"{quote_path(os.fspath(directory))} has more than {MAX_ENTRIES:,} directories.")
         own = Path(path).relative_to(directory).as_posix()
         is_source, is_skill = own == ".", SKILL_FILE in files
         if is_skill:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from deepskills._install.origin import TRANSPORTS, Origin, is_commit, strip_credentials
-from deepskills._install.paths import MAX_FILE_BYTES, MAX_HEADER_BYTES, MAX_REPOSITORY_BYTES, SourceError, shown
+from deepskills._install.paths import MAX_FILE_BYTES, MAX_HEADER_BYTES, MAX_REPOSITORY_BYTES, SourceError, quote_path
 from deepskills._install.trees import Entries, Kind, Node, Tree
 
 MAX_SAID = 2_000
@@ -96,7 +96,7 @@ def _read_objects(repository: Path, objects: dict[str, str], paths: Iterable[str
                 raise SourceError("git ended before all files were read. Try again.") from None
             header = output.readline().split()
             if len(header) != 3 or header[1] != b"blob" or int(header[2]) > MAX_FILE_BYTES:  # noqa: PLR2004 - its parts
-                raise SourceError(f"The repository does not hold the content of {shown(path)}.")
+                raise SourceError(f"The repository does not hold the content of {quote_path(path)}.")
             content = output.read(int(header[2]))
             output.read(1)
             yield path, content
@@ -121,7 +121,7 @@ def _fetch(origin: Origin, repository: Path, deadline: float) -> str:
         parse = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{target}^{{commit}}"]
         commit = _git(parse, repository, deadline)
     except SourceError:
-        raise SourceError(f"{strip_credentials(url)} has no commit {shown(ref or 'HEAD')}.") from None
+        raise SourceError(f"{strip_credentials(url)} has no commit {quote_path(ref or 'HEAD')}.") from None
     return commit.strip()
 
 

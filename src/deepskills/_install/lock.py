@@ -14,7 +14,7 @@ from typing import Any
 
 from deepskills._errors import SkillsError
 from deepskills._files.manifest import digest_over
-from deepskills._install.paths import MAX_SKILL_FILES, fold_case, name_is_safe, path_fault, shown
+from deepskills._install.paths import MAX_SKILL_FILES, fold_case, name_is_safe, path_fault, quote_path
 from deepskills._types import SKILL_FILE
 
 LOCK_FILE = "deepskills.lock"
@@ -152,11 +152,15 @@ def lock_from(value: object, name: str = LOCK_FILE) -> Lock:
     spellings: dict[str, str] = {}
     for key, row in rows.items():
         if not isinstance(key, str) or not name_is_safe(key):
-            raise LockError(f"{name} names a skill {shown(str(key))}, which cannot be a directory. Remove that entry.")
+            raise LockError(
+                f"{name} names a skill {quote_path(str(key))}, which cannot be a directory. Remove that entry."
+            )
         # One directory on file systems that ignore case.
         other = spellings.setdefault(fold_case(key), key)
         if other != key:
-            raise LockError(f"{name} has {shown(other)} and {shown(key)}, which are one directory. Remove one of them.")
+            raise LockError(
+                f"{name} has {quote_path(other)} and {quote_path(key)}, which are one directory. Remove one of them."
+            )
         skills[key] = _skill(row, f"{name}: {key}")
     return Lock(skills)
 
@@ -196,43 +200,45 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _skill(row: object, where: str) -> LockedSkill:
     if not isinstance(row, Mapping):
-        raise _broken(where, "it is not an object")
+        raise _make_error(where, "it is not an object")
     if "computedHash" in row:
         raise LockError(f"{where} is an entry of `npx skills`, whose lock is another file. Name {LOCK_FILE} instead.")
     source, ref, commit, path = (row.get(key) for key in ("source", "ref", "commit", "path"))
     if not isinstance(source, str) or not source or not source.isprintable():
-        raise _broken(where, "`source` is not a text")
+        raise _make_error(where, "`source` is not a text")
     if not (ref is None or (isinstance(ref, str) and ref.isprintable())):
-        raise _broken(where, "`ref` is neither a text nor null")
+        raise _make_error(where, "`ref` is neither a text nor null")
     if not (commit is None or (isinstance(commit, str) and _COMMIT.fullmatch(commit))):
-        raise _broken(where, "`commit` is neither a commit's full id nor null")
+        raise _make_error(where, "`commit` is neither a commit's full id nor null")
     if not isinstance(path, str) or (path != "." and path_fault(path) is not None):
-        raise _broken(where, "`path` does not lie inside the source")
+        raise _make_error(where, "`path` does not lie inside the source")
     skill = LockedSkill(source, ref, commit, path, _files(row.get("files"), where))
     # Not against an attacker, who can write both; against edits and merges by hand.
     if row.get("digest") != skill.digest:
-        raise _broken(where, "`digest` does not fit `files`, so one of them was edited or merged by hand")
+        raise _make_error(where, "`digest` does not fit `files`, so one of them was edited or merged by hand")
     return skill
 
 
 def _files(rows: object, where: str) -> dict[str, LockedFile]:
     if not isinstance(rows, Mapping) or len(rows) > MAX_SKILL_FILES:
-        raise _broken(where, "`files` is not an object, or has too many entries")
+        raise _make_error(where, "`files` is not an object, or has too many entries")
     files: dict[str, LockedFile] = {}
     for path, row in rows.items():
         if not isinstance(path, str) or path_fault(path) is not None or not isinstance(row, Mapping):
-            raise _broken(where, f"the file {shown(str(path))} does not lie inside the skill")
+            raise _make_error(where, f"the file {quote_path(str(path))} does not lie inside the skill")
         sha256, size, executable = row.get("sha256"), row.get("size"), row.get("executable", False)
         is_size = isinstance(size, int) and not isinstance(size, bool) and size >= 0
         if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256) or not is_size:
-            raise _broken(where, f"the file {shown(path)} has no `sha256` of 64 hexadecimal digits or no `size`")
+            raise _make_error(
+                where, f"the file {quote_path(path)} has no `sha256` of 64 hexadecimal digits or no `size`"
+            )
         if not isinstance(executable, bool):
-            raise _broken(where, f"`executable` of {shown(path)} is neither true nor false")
+            raise _make_error(where, f"`executable` of {quote_path(path)} is neither true nor false")
         files[path] = LockedFile(sha256, size, executable)  # type: ignore[arg-type]  # checked above
     if SKILL_FILE not in files:
-        raise _broken(where, f"`files` has no {SKILL_FILE}")
+        raise _make_error(where, f"`files` has no {SKILL_FILE}")
     return files
 
 
-def _broken(where: str, what: str) -> LockError:
+def _make_error(where: str, what: str) -> LockError:
     return LockError(f"{where}: {what}. Restore the entry from version control, or add the skill again.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from deepskills._install.paths import SourceError, shown
+from deepskills._install.paths import SourceError, quote_path
 from deepskills._providers.plugins import is_loopback
 
 OriginKind: TypeAlias = Literal["directory", "git", "zip", "tar", "site"]
@@ -62,7 +62,7 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
     """
     if not given.strip() or not given.isprintable() or given.startswith("-"):
         raise SourceError(
-            f"The source {shown(given)} is not a path or a URL. Name a directory, an archive or a repository."
+            f"The source {quote_path(given)} is not a path or a URL. Name a directory, an archive or a repository."
         )
     check_ref(ref)
     # What exists on this machine comes first: `owner/name` may be a directory here.
@@ -71,7 +71,9 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
         return _parse_path(local, given, ref, lock_directory)
     # `ext::sh -c ...` would run a command.
     if "::" in given.partition("//")[0]:
-        raise SourceError(f"The source {shown(given)} names a git helper that runs commands. Use an https or ssh URL.")
+        raise SourceError(
+            f"The source {quote_path(given)} names a git helper that runs commands. Use an https or ssh URL."
+        )
     if "://" in given:
         return _parse_url(given, ref)
     if _OWNER_AND_NAME.fullmatch(given):
@@ -80,7 +82,7 @@ def parse_origin(given: str, ref: str | None, start: Path, lock_directory: Path)
     if _REMOTE_SHELL.fullmatch(given):
         return Origin("git", given, given, ref)
     raise SourceError(
-        f"There is no {shown(given)} on this machine, and it is not a URL or `owner/name`. Check the spelling."
+        f"There is no {quote_path(given)} on this machine, and it is not a URL or `owner/name`. Check the spelling."
     )
 
 
@@ -95,7 +97,7 @@ def check_ref(ref: str | None) -> None:
     # git's own rules for names, so that none is read as an option, a range or an expression.
     is_name = _REF.fullmatch(ref) and not ref.startswith(("-", "/", "+")) and not ref.endswith(("/", ".", ".lock"))
     if not is_name or ".." in ref or "@{" in ref or "//" in ref or ref == "@":
-        raise SourceError(f"{shown(ref)} is not the name of a branch, a tag or a commit.")
+        raise SourceError(f"{quote_path(ref)} is not the name of a branch, a tag or a commit.")
 
 
 def is_commit(ref: str | None) -> bool:
@@ -134,17 +136,17 @@ def _parse_path(path: Path, given: str, ref: str | None, base: Path) -> Origin:
             # The latter is a bare repository.
             if not (path / ".git").exists() and not (path / "HEAD").is_file():
                 raise SourceError(
-                    f"The directory {shown(given)} is not a git repository, so it has no ref {shown(ref)}."
+                    f"The directory {quote_path(given)} is not a git repository, so it has no ref {quote_path(ref)}."
                 )
             return Origin("git", path.as_uri(), recorded, ref)
         return Origin("directory", str(path), recorded)
     kind = next((kind for suffix, kind in ARCHIVES.items() if path.name.lower().endswith(suffix)), None)
     if not path.exists():
-        raise SourceError(f"There is nothing at {shown(given)}. Check the path.")
+        raise SourceError(f"There is nothing at {quote_path(given)}. Check the path.")
     if kind is None or not path.is_file():
-        raise SourceError(f"{shown(given)} is neither a directory nor a .zip or .tar.gz file.")
+        raise SourceError(f"{quote_path(given)} is neither a directory nor a .zip or .tar.gz file.")
     if ref is not None:
-        raise SourceError(f"{shown(given)} is an archive, which has no refs. Leave out --ref.")
+        raise SourceError(f"{quote_path(given)} is an archive, which has no refs. Leave out --ref.")
     return Origin(kind, str(path), recorded)
 
 
@@ -153,11 +155,11 @@ def _parse_url(given: str, ref: str | None) -> Origin:
         parts = urlsplit(given)
         host = parts.hostname or ""
     except ValueError:
-        raise SourceError(f"{shown(given)} is not a URL.") from None
+        raise SourceError(f"{quote_path(given)} is not a URL.") from None
     if parts.scheme.lower() not in TRANSPORTS:
-        raise SourceError(f"Sources with {shown(parts.scheme)} are not fetched. Use {', '.join(TRANSPORTS[:3])}.")
+        raise SourceError(f"Sources with {quote_path(parts.scheme)} are not fetched. Use {', '.join(TRANSPORTS[:3])}.")
     if host.startswith("-") or parts.path.startswith("-") or (parts.scheme != "file" and not host):
-        raise SourceError(f"{shown(strip_credentials(given))} has no host that could be asked.")
+        raise SourceError(f"{quote_path(strip_credentials(given))} has no host that could be asked.")
     if (base := _find_base(parts.path)) is not None and parts.scheme in {"https", "http"}:
         return _make_site(parts, base, ref)
     if any(parts.path.lower().endswith(suffix) for suffix in ARCHIVES):

@@ -110,6 +110,6 @@ def fold_case(path: str) -> str:
     return unicodedata.normalize("NFC", path).casefold()
 
 
-def shown(path: str) -> str:
+def quote_path(path: str) -> str:
     """Return a path for a message, in quotes and with escapes for what cannot be shown."""
     return f"'{path[:200]}'" if path.isprintable() else ascii(path[:200])

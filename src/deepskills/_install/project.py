@@ -26,7 +26,7 @@ from deepskills._install.drift import Drift, find_drift, find_unlisted, skill_dr
 from deepskills._install.git import open_repository
 from deepskills._install.lock import Lock, LockedSkill, load_lock
 from deepskills._install.origin import Origin, parse_origin
-from deepskills._install.paths import SourceError, fold_case, shown
+from deepskills._install.paths import SourceError, fold_case, quote_path
 from deepskills._install.place import Workspace, workspace
 from deepskills._install.site import open_site
 from deepskills._install.trees import Tree, open_archive, open_directory
@@ -159,9 +159,8 @@ class Project:
             for place, candidate in enumerate(chosen):
                 # The lock could not be read again: on some systems both would be one directory.
                 if (known := spellings.get(fold_case(candidate.name), candidate.name)) != candidate.name:
-                    reason = (
-                        f"the lock has a skill {shown(known)}, which is the same directory on systems that ignore case"
-                    )
+                    other = quote_path(known)
+                    reason = f"the lock has a skill {other}, which is the same directory on systems that ignore case"
                     chosen[place] = replace(candidate, refusal=candidate.refusal or reason)
             refused = [candidate for candidate in chosen if candidate.refusal is not None]
             # Named skills come all or none. Without names, those that can be placed are.
@@ -193,7 +192,7 @@ class Project:
                 refusal = candidate.refusal
                 # Found by its path in the source: a name can be taken by another skill there.
                 if refusal is None and candidate.name != name:
-                    refusal = f"{new.source} now calls it {shown(candidate.name)}; remove {name} and add that"
+                    refusal = f"{new.source} now calls it {quote_path(candidate.name)}; remove {name} and add that"
                 if refusal is not None:
                     refused.append(replace(candidate, name=name, refusal=refusal))
                 else:
@@ -325,7 +324,7 @@ class Project:
         unknown = [name for name in names if name not in lock.skills]
         if unknown:
             known = ", ".join(sorted(lock.skills)[:50]) or "none"
-            missing = ", ".join(shown(name) for name in unknown)
+            missing = ", ".join(quote_path(name) for name in unknown)
             raise SkillNotFoundError(
                 f"The lock has no skill {missing}. It has: {known}. A skill that was not added is yours to delete."
             )

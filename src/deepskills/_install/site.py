@@ -32,7 +32,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from deepskills._catalog.lookup import requires_of
 from deepskills._install.origin import Origin, OriginKind
-from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, fold_case, shown
+from deepskills._install.paths import MAX_ENTRIES, MAX_PLACED_BYTES, MAX_SKILLS, SourceError, fold_case, quote_path
 from deepskills._install.trees import Node, Tree, open_archive
 from deepskills._io.drivers import in_thread
 from deepskills._providers.plugins import is_loopback
@@ -156,7 +156,7 @@ def _read_index(content: bytes, site: str) -> tuple[list[_Entry], dict[str, str]
     schema, rows = (index.get("$schema"), index.get("skills")) if isinstance(index, dict) else (None, None)
     if schema != SCHEMA:
         raise SourceError(
-            f"The index of {site} has the `$schema` {shown(str(schema))}, and only {SCHEMA} is understood. "
+            f"The index of {site} has the `$schema` {quote_path(str(schema))}, and only {SCHEMA} is understood. "
             "Nothing was taken from it."
         )
     if not isinstance(rows, list) or len(rows) > MAX_SKILLS:
@@ -170,7 +170,7 @@ def _read_index(content: bytes, site: str) -> tuple[list[_Entry], dict[str, str]
             continue
         name, url, digest = (row.get(key) for key in ("name", "url", "digest"))
         if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
-            faults[f"entry {number + 1}"] = f"its name {shown(str(name))} is not one that the index may have"
+            faults[f"entry {number + 1}"] = f"its name {quote_path(str(name))} is not one that the index may have"
         elif not isinstance(url, str) or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             faults[name] = "the index gives no `url` for it, or no `digest` of `sha256:` and 64 hexadecimal digits"
         elif name in entries or name in faults:
@@ -233,11 +233,11 @@ class _Client:
                 raise _too_slow(url) from None
             except (OSError, HTTPException, ValueError) as error:
                 reason = str(error)[:MAX_REASON] or type(error).__name__
-                raise SourceError(f"{shown(url)} cannot be fetched: {reason}. Check the address.") from None
+                raise SourceError(f"{quote_path(url)} cannot be fetched: {reason}. Check the address.") from None
             if isinstance(answer, bytes):
                 return answer, url
             url = _join(url, answer)
-        raise SourceError(f"{shown(url)} is one redirect too many. At most {MAX_REDIRECTS} are followed.")
+        raise SourceError(f"{quote_path(url)} is one redirect too many. At most {MAX_REDIRECTS} are followed.")
 
     def _ask(self, parts: SplitResult, url: str, limit: int) -> bytes | str:
         """Return what lies at an address, or where it leads."""
@@ -254,12 +254,12 @@ class _Client:
                 if response.status in _REDIRECTS and location is not None:
                     return location
                 if response.status != _OK:
-                    raise SourceError(f"{shown(url)} answered {response.status}. Check the address.")
+                    raise SourceError(f"{quote_path(url)} answered {response.status}. Check the address.")
                 content = bytearray()
                 while chunk := response.read1(_CHUNK):
                     content += chunk
                     if len(content) > limit:
-                        raise SourceError(f"{shown(url)} sends more than {limit:,} bytes.")
+                        raise SourceError(f"{quote_path(url)} sends more than {limit:,} bytes.")
                     if time.monotonic() > self._deadline:
                         raise _too_slow(url)
                 return bytes(content)
@@ -278,7 +278,7 @@ class _Client:
         if self._depth is None:
             self._depth = depth
         if depth > self._depth:
-            raise SourceError(f"{shown(host)} lies in a network where the site does not. It was not asked.")
+            raise SourceError(f"{quote_path(host)} lies in a network where the site does not. It was not asked.")
 
     def cut(self) -> None:
         """End the connection, so that nothing waits for it any longer."""
@@ -329,11 +329,11 @@ def _check_address(url: str) -> SplitResult:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        raise SourceError(f"{shown(url)} is not a URL.") from None
+        raise SourceError(f"{quote_path(url)} is not a URL.") from None
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
-        raise SourceError(f"{shown(url)} is not an https address, so it is not asked.")
+        raise SourceError(f"{quote_path(url)} is not an https address, so it is not asked.")
     if not host or parts.username is not None:
-        raise SourceError(f"{shown(parts.hostname or url)} has no host, or credentials that are not sent.")
+        raise SourceError(f"{quote_path(parts.hostname or url)} has no host, or credentials that are not sent.")
     return parts
 
 
@@ -341,8 +341,8 @@ def _join(base: str, url: str) -> str:
     try:
         return urljoin(base, url)
     except ValueError:
-        raise SourceError(f"{shown(url)} is not a URL.") from None
+        raise SourceError(f"{quote_path(url)} is not a URL.") from None
 
 
 def _too_slow(where: str) -> SourceError:
-    return SourceError(f"{shown(where)} did not answer in time. Try again, or wait longer with --timeout SECONDS.")
+    return SourceError(f"{quote_path(where)} did not answer in time. Try again, or wait longer with --timeout SECONDS.")

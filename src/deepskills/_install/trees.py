@@ -38,7 +38,7 @@ from deepskills._install.paths import (
     SourceError,
     name_fault,
     path_fault,
-    shown,
+    quote_path,
 )
 
 Kind: TypeAlias = Literal["file", "link", "special", "submodule"]
@@ -112,7 +112,7 @@ def open_directory(location: str | Path, skipped: Collection[str] = (GIT_DIRECTO
         SourceError: If it cannot be listed or is too large.
     """
     root = os.path.realpath(location)
-    found = Entries(shown(root))
+    found = Entries(quote_path(root))
     pending = [""]
     while pending:
         prefix = pending.pop()
@@ -131,14 +131,14 @@ def _scan(directory: str) -> Iterator["os.DirEntry[str]"]:
         with os.scandir(directory) as entries:
             yield from entries
     except OSError as error:
-        raise SourceError(f"{shown(directory)} cannot be listed: {error.strerror or error}.") from None
+        raise SourceError(f"{quote_path(directory)} cannot be listed: {error.strerror or error}.") from None
 
 
 def _node(path: str, entry: "os.DirEntry[str]") -> Node:
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError as error:
-        raise SourceError(f"{shown(entry.path)} cannot be looked at: {error.strerror or error}.") from None
+        raise SourceError(f"{quote_path(entry.path)} cannot be looked at: {error.strerror or error}.") from None
     if stat.S_ISREG(found.st_mode):
         return Node(path, "file", found.st_size, bool(found.st_mode & 0o100))
     return Node(path, "link" if stat.S_ISLNK(found.st_mode) else "special")
@@ -149,7 +149,7 @@ def _read_files(root: Path, nodes: dict[str, Node], paths: Iterable[str]) -> Ite
         content = read_regular(root / path, path)
         # Its digest would be of something that was never shown.
         if len(content) != nodes[path].size:
-            raise SourceError(f"{shown(path)} changed while it was read. Try again.")
+            raise SourceError(f"{quote_path(path)} changed while it was read. Try again.")
         yield path, content
 
 
@@ -163,10 +163,10 @@ def read_regular(path: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
         descriptor = os.open(path, READ_ONLY)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SourceError(f"{shown(name)} cannot be read: it is not a regular file.")
+                raise SourceError(f"{quote_path(name)} cannot be read: it is not a regular file.")
             return file.read(limit + 1)
     except OSError as error:
-        raise SourceError(f"{shown(name)} cannot be read: {error.strerror or error}.") from None
+        raise SourceError(f"{quote_path(name)} cannot be read: {error.strerror or error}.") from None
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -241,17 +241,18 @@ def _take(found: Entries, member: _Member) -> None:
     fault = path_fault(path)
     # A name with odd characters spoils its own skill; a path that leads elsewhere spoils the archive.
     if fault is not None and name_fault(path) is None:
-        raise SourceError(f"The archive holds {shown(member.name)}: {fault}. It was not unpacked.")
+        raise SourceError(f"The archive holds {quote_path(member.name)}: {fault}. It was not unpacked.")
     if member.kind == "special":
-        raise SourceError(f"The archive holds {shown(member.name)}, a device or a pipe. It was not unpacked.")
+        raise SourceError(f"The archive holds {quote_path(member.name)}, a device or a pipe. It was not unpacked.")
     if path in found.nodes or (member.kind is not None and path in found.directories):
-        raise SourceError(f"The archive holds {shown(member.name)} twice. It was not unpacked.")
+        raise SourceError(f"The archive holds {quote_path(member.name)} twice. It was not unpacked.")
     # A file below a link would be written wherever the link leads. What lies above a known directory was looked at.
     above = path.rpartition("/")[0]
     while above not in found.directories:
         if above in found.nodes:
             raise SourceError(
-                f"The archive holds {shown(member.name)} below {shown(above)}, not a directory. It was not unpacked."
+                f"The archive holds {quote_path(member.name)} below {quote_path(above)}, not a directory. "
+                "It was not unpacked."
             )
         above = above.rpartition("/")[0]
     if member.kind is None:
@@ -274,12 +275,14 @@ def _read_members(
             # One byte more than was promised is enough to know that the archive lies.
             content = member.read(min(size, MAX_FILE_BYTES) + 1)
             if len(content) != size:
-                raise SourceError(f"The archive says that {shown(member.path)} has {size:,} bytes, and it has others.")
+                raise SourceError(
+                    f"The archive says that {quote_path(member.path)} has {size:,} bytes, and it has others."
+                )
             yield member.path, content
             if not wanted:
                 return
     if wanted:
-        raise SourceError(f"The archive no longer holds {shown(min(wanted))}. Try again.")
+        raise SourceError(f"The archive no longer holds {quote_path(min(wanted))}. Try again.")
 
 
 def _too_large() -> SourceError:
@@ -294,9 +297,11 @@ def _refusals(path: str) -> Iterator[None]:
     except SourceError:
         raise
     except UnicodeDecodeError:
-        raise SourceError(f"The archive {shown(path)} has names that are not UTF-8. It was not unpacked.") from None
+        raise SourceError(
+            f"The archive {quote_path(path)} has names that are not UTF-8. It was not unpacked."
+        ) from None
     except _BROKEN as error:
-        raise SourceError(f"The archive {shown(path)} cannot be read: {error}. Download it again.") from None
+        raise SourceError(f"The archive {quote_path(path)} cannot be read: {error}. Download it again.") from None
 
 
 @contextmanager
@@ -317,12 +322,12 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     # By the name as it stands in the archive: the library's own cuts it at a NUL.
     name = info.orig_filename
     if not info.flag_bits & _UTF8_FLAG and not name.isascii():
-        raise SourceError(f"The archive holds the name {shown(name)}, which is not UTF-8. It was not unpacked.")
+        raise SourceError(f"The archive holds the name {quote_path(name)}, which is not UTF-8. It was not unpacked.")
     if info.flag_bits & _ENCRYPTED_FLAG:
-        raise SourceError(f"The archive holds {shown(name)}, which is encrypted. It was not unpacked.")
+        raise SourceError(f"The archive holds {quote_path(name)}, which is encrypted. It was not unpacked.")
     # Other methods take as much memory as the archive asks for.
     if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-        raise SourceError(f"The archive holds {shown(name)}, packed by a rare method. Pack it with `deflate`.")
+        raise SourceError(f"The archive holds {quote_path(name)}, packed by a rare method. Pack it with `deflate`.")
     mode = info.external_attr >> 16
     kind: Kind | None = "link" if stat.S_ISLNK(mode) else "special"
     if name.endswith("/"):

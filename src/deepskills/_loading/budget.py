@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from deepskills._catalog.catalog import SkillEntry
 from deepskills._catalog.lookup import Broken, Unknown
 from deepskills._files.inventory import Inventory
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._types import LoadRecord
 
 CHARACTERS_PER_TOKEN = 4
@@ -421,7 +421,7 @@ def decide_unload(asked: str, loaded: LoadedSkills) -> Unloaded | NotLoaded:
     """Decide on one unload, given what is loaded when it is its turn."""
     # Among what is loaded, not in the catalog: a skill that is hidden or gone can still be unloaded, and so can one
     # whose text was lost, because its limits hold until then.
-    name = meant_name((*loaded.names, *loaded.lost), asked)
+    name = find_meant_name((*loaded.names, *loaded.lost), asked)
     if name is None:
         return NotLoaded(asked, loaded)
     record = loaded.records.get(name)

@@ -31,7 +31,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from deepskills._catalog.catalog import SkillEntry
-from deepskills._catalog.lookup import MAX_BROUGHT, order_loads, required_by
+from deepskills._catalog.lookup import MAX_BROUGHT, find_required, order_loads
 from deepskills._files.inventory import SkillContents, read_contents, without_closed
 from deepskills._io.drivers import side_by_side
 from deepskills._io.plan import Attempt, CallFunction, Failed, in_worker, parent
@@ -129,7 +129,7 @@ def make_bundle(request: LoadRequest, run: Run, loaded: Container[str]) -> Bundl
 
     def resolve(name: str) -> list[tuple[str, str | None]]:
         entry = view.catalog.by_name[name]
-        return [(written, found.name if found is not None else None) for written, found in required_by(entry, find)]
+        return [(written, found.name if found is not None else None) for written, found in find_required(entry, find)]
 
     found = order_loads(request.entry.name, resolve)
     if found.missing:
@@ -300,7 +300,7 @@ async def _name_requirements(outcome: budget.Loaded, run: Run) -> budget.Loaded:
     if "requires" not in entry.skill["metadata"]:
         return outcome
     view = await find_view(run)
-    required = required_by(entry, view.find_visible)
+    required = find_required(entry, view.find_visible)
     unmet = [found.name for _, found in required if found is not None and found.name not in outcome.loaded.names]
     absent = [written for written, found in required if found is None]
     return replace(outcome, unmet=tuple(unmet), absent=tuple(absent))

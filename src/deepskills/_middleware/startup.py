@@ -14,7 +14,7 @@ from langchain_core.messages import AnyMessage
 
 from deepskills._catalog.catalog import Catalog, SkillEntry
 from deepskills._catalog.discovery import Discovery, format_source_errors
-from deepskills._catalog.lookup import required_by
+from deepskills._catalog.lookup import find_required
 from deepskills._errors import SkillsError
 from deepskills._io.backends import with_virtual_hint
 from deepskills._io.plan import in_worker
@@ -330,7 +330,7 @@ def _find_hidden_requirements(view: VisibleCatalog) -> list[SkillProblem]:
         if (
             hidden := [
                 written
-                for written, found in required_by(entry, view.catalog.find)
+                for written, found in find_required(entry, view.catalog.find)
                 if found is not None and not view.is_shown(found)
             ]
         )

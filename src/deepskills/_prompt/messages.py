@@ -29,7 +29,7 @@ from deepskills._skillmd.text import (
     harmless_body,
     origin_text,
     quote_names,
-    shown_path,
+    show_path,
 )
 from deepskills._types import SkillOrigin
 
@@ -319,7 +319,7 @@ NO_TOOLS = FileNames()
 def block_opening(entry: SkillEntry) -> str:
     """Return the first line of a skill's block."""
     name = html.escape(clean_name(entry.name), quote=True)
-    path = f' path="{html.escape(shown_path(entry.path), quote=True)}"' if entry.has_directory else ""
+    path = f' path="{html.escape(show_path(entry.path), quote=True)}"' if entry.has_directory else ""
     origin = entry.origin
     served = f' origin="{html.escape(_origin(origin), quote=True)}"' if origin is not None else ""
     return f'{_BLOCK_START}name="{name}"{path}{served}>'
@@ -346,9 +346,9 @@ def skill_block(
         *([UNTRUSTED.format(origin=origin_text(origin))] if origin is not None else []),
     ]
     if entry.has_directory:
-        lines.append(f"Skill directory: `{shown_path(directory)}`")
+        lines.append(f"Skill directory: `{show_path(directory)}`")
         if shell_directory is not None and shell_directory != directory:
-            lines.append(f"In shell commands, use `{shown_path(shell_directory)}` for that directory.")
+            lines.append(f"In shell commands, use `{show_path(shell_directory)}` for that directory.")
         lines += _inventory_lines(inventory)
         if inventory.resources and names.reads_assets:
             lines.append("`load_skill_asset` takes these paths relative to the skill directory.")
@@ -380,11 +380,11 @@ def _inventory_lines(inventory: Inventory) -> list[str]:
     lines = []
     if inventory.resources:
         lines.append("Resources:")
-        lines += [f"- [{resource['type']}] `{shown_path(resource['path'])}`" for resource in inventory.resources]
+        lines += [f"- [{resource['type']}] `{show_path(resource['path'])}`" for resource in inventory.resources]
     if inventory.more:
         lines.append(f"({inventory.more} more resources are not listed; list the directories above to see them.)")
     if inventory.other_directories:
-        others = [f"`{shown_path(name)}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
+        others = [f"`{show_path(name)}`" for name in inventory.other_directories[:MAX_OTHER_DIRECTORIES]]
         rest = len(inventory.other_directories) - len(others)
         lines.append(f"Other directories: {', '.join(others)}{f' and {rest} more' if rest else ''}")
     if inventory.failure:

@@ -26,7 +26,7 @@ from deepskills._io.cache import BoundedCache, size_of
 from deepskills._providers.base import SCHEME
 from deepskills._providers.sources import Source, has_derived_label, is_nameless
 from deepskills._skillmd.repair import as_text
-from deepskills._skillmd.text import clean_name, counted, field_text, origin_text, shown_path
+from deepskills._skillmd.text import clean_name, counted, field_text, origin_text, show_path
 from deepskills._types import ResourceMetadata
 
 MAX_WARNINGS = 20
@@ -149,9 +149,9 @@ def render_locations(sources: Sequence[Source], *, shows_places: bool = True) ->
     places = [shows_places and not source.path.startswith(SCHEME) for source in sources]
     # A heading for a single source that has no name says nothing, nor does one made of a path that is not shown.
     if len(sources) == 1 and (is_nameless(sources[0]) or (not places[0] and has_derived_label(sources[0]))):
-        return f"Skills are in `{shown_path(sources[0].path)}`." if places[0] else ""
+        return f"Skills are in `{show_path(sources[0].path)}`." if places[0] else ""
     lines = [
-        f"**{_format_heading(field_text(source.label, 100))}**" + (f": `{shown_path(source.path)}`" if is_shown else "")
+        f"**{_format_heading(field_text(source.label, 100))}**" + (f": `{show_path(source.path)}`" if is_shown else "")
         for source, is_shown in zip(sources, places, strict=True)
     ]
     if len(lines) > 1:
@@ -182,7 +182,7 @@ def render_warnings(errors: Sequence[str]) -> str:
 
 def render_empty(writable: Sequence[Source]) -> str:
     """Say that there are no skills, and where the model can create them."""
-    places = " or ".join(f"`{shown_path(source.path)}`" for source in writable)
+    places = " or ".join(f"`{show_path(source.path)}`" for source in writable)
     return f"(No skills yet. Create them in {places}.)" if places else "(No skills yet.)"
 
 
@@ -340,7 +340,7 @@ def load_hint(entry: SkillEntry, *, shows_path: bool = False) -> str:
     """Return the line that tells how to load a skill, or where its file is."""
     hint = as_text(entry.frontmatter.get("argument-hint"))
     arguments = f" (arguments: {field_text(hint, MAX_HINT_LENGTH)})" if hint else ""
-    path = f" (path: `{shown_path(entry.path)}`)" if shows_path and entry.has_directory else ""
+    path = f" (path: `{show_path(entry.path)}`)" if shows_path and entry.has_directory else ""
     return f'  -> Use `load_skill("{clean_name(entry.name)}")` to read full instructions{arguments}{path}'
 
 

@@ -166,7 +166,7 @@ class _Search:
             self.listed.misnamed += [entry.path for entry in files if entry.name.lower() == SKILL_FILE.lower()]
         below = {entry.name: entry.path for entry in reply.entries if entry.is_directory}
         searched = select_searched(below, is_skill=own is not None, is_source=path == self.source.path)
-        kept = self._bounded([below[name] for name in searched])
+        kept = self._bound([below[name] for name in searched])
         # A plugin's skills are its direct children, however deep other sources are searched.
         if deepest or is_plugin:
             # Reading a file that may not exist is cheaper than listing each directory first to find out.
@@ -207,7 +207,7 @@ class _Search:
     def _note_incomplete(self, path: str, reason: str) -> None:
         self.listed.incomplete.append(reason if path == self.source.path else f"{path}: {reason}")
 
-    def _bounded(self, directories: list[str]) -> list[str]:
+    def _bound(self, directories: list[str]) -> list[str]:
         # Bounded per source: a source may be a whole disk by mistake.
         room = MAX_DIRECTORIES - self._directories
         self.listed.is_cut |= len(directories) > room

@@ -241,7 +241,7 @@ def waits_for_itself(check: Check, checks: Sequence[Check]) -> bool:
     seen: list[Check] = []
     waiting = [check]
     while waiting:
-        needed = _needed_tools(waiting.pop())
+        needed = _find_needed_tools(waiting.pop())
         for other in checks:
             held = {DEFAULT_ALIASES.get(name, name) for name in other.before}
             if not needed or not needed <= held:
@@ -254,7 +254,7 @@ def waits_for_itself(check: Check, checks: Sequence[Check]) -> bool:
     return False
 
 
-def _needed_tools(check: Check) -> set[str]:
+def _find_needed_tools(check: Check) -> set[str]:
     """Return the tools of which a call is needed for a check to pass: any of them."""
     if check.kind == "called":
         name = tool_of_rule(check.value)

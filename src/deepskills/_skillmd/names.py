@@ -84,15 +84,15 @@ def stored_key(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
-def meant(by_key: Mapping[str, ValueT], asked: str) -> ValueT | None:
+def find_meant(by_key: Mapping[str, ValueT], asked: str) -> ValueT | None:
     """Return what is filed under the name that was asked for, as it is or with marks around it."""
     # As it is first: a name may have marks of its own.
     found = by_key.get(name_key(asked))
     return found if found is not None else by_key.get(name_key(one_line(asked).strip(_MARKS)))
 
 
-def meant_name(names: Iterable[str], asked: str) -> str | None:
+def find_meant_name(names: Iterable[str], asked: str) -> str | None:
     """Return the one of some names that was asked for: exactly, in another case or form, or with marks around it."""
     known = list(names)
     # An exact match comes first: two names may differ in case alone. Of those, the first in order is meant.
-    return asked if asked in known else meant({name_key(name): name for name in reversed(known)}, asked)
+    return asked if asked in known else find_meant({name_key(name): name for name in reversed(known)}, asked)

@@ -111,7 +111,7 @@ def end_of_preamble(text: str) -> int:
     return position
 
 
-def fenced_part(text: str) -> tuple[int, int] | None:
+def find_fenced_part(text: str) -> tuple[int, int] | None:
     """Return where the part inside a Markdown fence around the whole text begins and ends.
 
     `None` if there is no such fence, or more than one block.
@@ -369,7 +369,7 @@ class _Reader:
             return plain
         start = end_of_preamble(text)
         opening = FENCE.match(text, start)
-        if opening is None and (inner := fenced_part(text)) is not None:
+        if opening is None and (inner := find_fenced_part(text)) is not None:
             self._report("file-in-fence")
             text = text[slice(*inner)]
             start = end_of_preamble(text)
@@ -461,9 +461,9 @@ class _Reader:
         return SkillMetadata(
             path=self._path,
             name=name,
-            description=self._bounded("description", description, MAX_DESCRIPTION_LENGTH),
+            description=self._bound("description", description, MAX_DESCRIPTION_LENGTH),
             license=license_text.strip() or None,
-            compatibility=self._bounded("compatibility", compatibility, MAX_COMPATIBILITY_LENGTH) or None,
+            compatibility=self._bound("compatibility", compatibility, MAX_COMPATIBILITY_LENGTH) or None,
             metadata=self._properties(frontmatter.get("metadata")),
             allowed_tools=self._read_allowed_tools(frontmatter.get("allowed-tools")),
         )
@@ -489,7 +489,7 @@ class _Reader:
             self._report("name-directory-mismatch", name=quoted(name), directory=quoted(one_line(directory)))
         return name
 
-    def _bounded(self, key: str, given: str, limit: int) -> str:
+    def _bound(self, key: str, given: str, limit: int) -> str:
         text = given.strip()
         if len(text) > limit:
             self._report(f"{key}-too-long", length=len(text))

@@ -120,7 +120,7 @@ def field_text(text: str, limit: int) -> str:
     return _OWN_NOTICE.sub("&#91;", _TAG.sub("&lt;", line))
 
 
-def shown_path(path: str) -> str:
+def show_path(path: str) -> str:
     """Return a path as the model sees it."""
     return field_text(path, MAX_PATH_LENGTH).replace("`", "'")
 

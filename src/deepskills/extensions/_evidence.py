@@ -21,7 +21,7 @@ from deepskills._io.backends import is_backend, real_root
 from deepskills._io.drivers import adrive, drive
 from deepskills._io.plan import CallFunction, FindRoutes, Plan, ReadFiles, unwrap
 from deepskills._skillmd.checks import Check
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._skillmd.text import one_line
 from deepskills._skillmd.tools import DEFAULT_ALIASES, SCRIPT_TOOL
 from deepskills.extensions._shared import as_mapping, call_either
@@ -100,7 +100,7 @@ class MadeCall:
 
     def fits(self, check: Check, skill: str, root: str | None) -> bool:
         """Whether it is the call that a check of a skill asks for; `root` is where relative paths start on a disk."""
-        if self.tool == SCRIPT_TOOL and meant_name([skill], str(self.arguments.get("skill_name", ""))) is None:
+        if self.tool == SCRIPT_TOOL and find_meant_name([skill], str(self.arguments.get("skill_name", ""))) is None:
             return False
         if check.kind == "called":
             return any(self._is_covered(rule) for rule in _rules(check))

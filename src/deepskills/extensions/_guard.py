@@ -90,7 +90,7 @@ class FileGuard(SkillExtension):
         # judged: changes to the original files no longer matter.
         if file.files:
             present = {path: file_digest(content).sha256 for path, content in file.files.items()}
-            return self._compared(file.entry, present, expected, run)
+            return self._compare(file.entry, present, expected, run)
         return await self._judge_all(file.entry, run)
 
     async def _judge_all(self, entry: SkillEntry, run: SkillRun, only: str | None = None) -> Refuse | None:
@@ -103,9 +103,9 @@ class FileGuard(SkillExtension):
         except SkillsError as error:
             return Refuse(str(error))
         present = {path: file.sha256 for path, file in manifest.files.items()}
-        return self._compared(entry, present, expected, run, only)
+        return self._compare(entry, present, expected, run, only)
 
-    def _compared(
+    def _compare(
         self,
         entry: SkillEntry,
         present: Mapping[str, str],
@@ -260,7 +260,7 @@ def _difference(path: str, expected: Mapping[str, str]) -> str:
     return f"`{path}` (changed or gone)" if path in expected else f"`{path}` (added)"
 
 
-def named(differences: Sequence[str]) -> str:
+def name_files(differences: Sequence[str]) -> str:
     """Return the names of files that differ, for use in a sentence."""
     more = f" and {len(differences) - MAX_NAMED} more" if len(differences) > MAX_NAMED else ""
     return ", ".join(differences[:MAX_NAMED]) + more

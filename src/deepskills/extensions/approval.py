@@ -48,7 +48,7 @@ from deepskills._prompt.messages import (
     NOT_APPROVED,
 )
 from deepskills._types import SKILL_FILE
-from deepskills.extensions._guard import FileGuard, named
+from deepskills.extensions._guard import FileGuard, name_files
 from deepskills.extensions._shared import call_either, tidy_source, tidy_sources
 
 logger = logging.getLogger("deepskills")
@@ -170,7 +170,7 @@ class SkillApproval(FileGuard):
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse:  # noqa: ARG002
         """Refuse files that differ from what was approved."""
-        return Refuse(CHANGED_SINCE_APPROVAL.format(name=f'"{entry.name}"', files=named(differences)))
+        return Refuse(CHANGED_SINCE_APPROVAL.format(name=f'"{entry.name}"', files=name_files(differences)))
 
     async def before_read(self, entry: SkillEntry, run: SkillRun) -> Refuse | None:
         """Ask a human about content that nobody approved."""

@@ -51,7 +51,7 @@ from deepskills import (
 from deepskills._prompt import messages
 from deepskills._prompt.messages import as_list, with_checks
 from deepskills._skillmd.checks import KINDS, Check, CheckKind, Checks, read_checks
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._skillmd.problems import problem, quoted
 from deepskills._skillmd.text import harmless_body, one_line
 from deepskills._skillmd.tools import DEFAULT_ALIASES, OWN_TOOLS
@@ -551,7 +551,7 @@ class SkillChecks(SkillExtension):
         for watch in watches:
             fitting = [check.label for check in watch.checks if self._proves(made, watch, check, run)]
             self._prove(watch, dict.fromkeys(fitting, made.proof), run)
-        name = meant_name([watch.name for watch in watches], str(given["args"].get("skill_name", "")))
+        name = find_meant_name([watch.name for watch in watches], str(given["args"].get("skill_name", "")))
         if given["name"] != "unload_skill" or answer.status == "error":
             return result
         own_watches = [watch for watch in watches if watch.is_own and watch.name == name]
@@ -591,7 +591,7 @@ class SkillChecks(SkillExtension):
             return
         asked = str(given["args"].get("skill_name", ""))
         forks = {entry.name: entry for entry in run.skills if is_fork(entry)}
-        entry = forks.get(meant_name(list(forks), asked) or "")
+        entry = forks.get(find_meant_name(list(forks), asked) or "")
         if entry is not None and _has(run, SkillForks) and self._checks_of(entry, run):
             found = problem(entry.path, "checks-in-fork", name=_quote(entry.name))
             run.report(found["path"], found["code"], found["message"], found["severity"])
@@ -639,7 +639,7 @@ class SkillChecks(SkillExtension):
         if call is not None:
             call.problems += [(watch.path, message) for watch, message in said if watch.load == _fork_of(call)]
         if said:
-            run.remember(_TURN, {**turn, "reported": [*_reported_loads(turn), *(watch.load for watch, _ in said)]})
+            run.remember(_TURN, {**turn, "reported": [*_read_reported(turn), *(watch.load for watch, _ in said)]})
 
 
 def _report_open(watches: Iterable[_Watch], turn: Mapping[str, Any], run: SkillRun) -> list[tuple[_Watch, str]]:
@@ -647,7 +647,7 @@ def _report_open(watches: Iterable[_Watch], turn: Mapping[str, Any], run: SkillR
     said = []
     for watch in watches:
         labels = [check.label for check in watch.missing]
-        if not labels or watch.load in _reported_loads(turn):
+        if not labels or watch.load in _read_reported(turn):
             continue
         run.emit(SkillUnchecked(**watch.origin, checks=tuple(labels)))
         found = problem(watch.path, "checks-open", name=_quote(watch.name), checks=", ".join(map(quoted, labels)))
@@ -656,7 +656,7 @@ def _report_open(watches: Iterable[_Watch], turn: Mapping[str, Any], run: SkillR
     return said
 
 
-def _reported_loads(turn: Mapping[str, Any]) -> Sequence[object]:
+def _read_reported(turn: Mapping[str, Any]) -> Sequence[object]:
     """Return the loads of which was said, in this turn, what they left open."""
     kept = turn.get("reported")
     return kept if isinstance(kept, list) else ()

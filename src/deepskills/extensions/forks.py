@@ -36,7 +36,7 @@ from deepskills import (
     SkillsState,
 )
 from deepskills._prompt import messages
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._skillmd.text import harmless_body, one_line
 from deepskills.extensions._shared import MaybeAwaitable
 
@@ -103,7 +103,7 @@ class SkillForks(SkillExtension):
         if call["name"] != "load_skill":
             return None
         forks = {entry.name: entry for entry in run.skills if is_fork(entry)}
-        entry = forks.get(meant_name(list(forks), str(call["args"].get("skill_name", ""))) or "")
+        entry = forks.get(find_meant_name(list(forks), str(call["args"].get("skill_name", ""))) or "")
         if entry is None:
             return None
         agent = _agent_of(entry)
@@ -173,23 +173,23 @@ class _Fork:
         """Return what the sub-agent answers."""
         try:
             with self.running():
-                return self._ended(self.answer(self.runnable.invoke(self.given, self.config)), run)
+                return self._end(self.answer(self.runnable.invoke(self.given, self.config)), run)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            return self._ended(self.failure(error), run)
+            return self._end(self.failure(error), run)
 
     async def arun(self, run: SkillRun) -> Answer:
         """Return what the sub-agent answers, without blocking."""
         try:
             with self.running():
-                return self._ended(self.answer(await self.runnable.ainvoke(self.given, self.config)), run)
+                return self._end(self.answer(await self.runnable.ainvoke(self.given, self.config)), run)
         except GraphBubbleUp:
             raise
         except Exception as error:  # noqa: BLE001 - a sub-agent may raise anything; the model reads it
-            return self._ended(self.failure(error), run)
+            return self._end(self.failure(error), run)
 
-    def _ended(self, answer: Answer, run: SkillRun) -> Answer:
+    def _end(self, answer: Answer, run: SkillRun) -> Answer:
         entry = self._load.entry
         run.emit(
             SkillForked(
@@ -217,9 +217,9 @@ class _Fork:
         if isinstance(error, _ConversationAskedError):
             return _error(messages.FORK_SEES_CONVERSATION.format(name=name, agent=agent))
         logger.warning("The sub-agent %s of skill %s failed", agent, name, exc_info=error)
-        return self._failed(f"{type(error).__name__}: {error}")
+        return self._describe_failure(f"{type(error).__name__}: {error}")
 
-    def _failed(self, reason: str) -> Answer:
+    def _describe_failure(self, reason: str) -> Answer:
         reason = one_line(reason)[:MAX_REASON_CHARACTERS]
         return _error(
             messages.FORK_FAILED.format(name=_quote(self._load.entry.name), agent=_quote(self._agent), reason=reason)
@@ -239,25 +239,25 @@ class _GraphFork(_Fork):
     """A run in one of the application's graphs."""
 
     def _input(self, runtime: ToolRuntime[Any, Any]) -> dict[str, Any]:
-        self._shared = _shared(runtime.state)
+        self._shared = _select_shared(runtime.state)
         return {**self._shared, "messages": [HumanMessage(harmless_body(self._load.text))]}
 
     def answer(self, result: Any) -> Answer:  # noqa: ANN401 - what a user's graph gives
         """Return the sub-agent's last message, and its changes to the state that it was given."""
         if not isinstance(result, Mapping) or "messages" not in result:
-            return self._failed("it must return a state with `messages`")
+            return self._describe_failure("it must return a state with `messages`")
         # With a checkpointer of its own the graph keeps the interrupt to itself, and no answer could reach it.
         if result.get("__interrupt__"):
-            return self._failed("it was interrupted; compile it without its own checkpointer to pass that on")
+            return self._describe_failure("it was interrupted; compile it without its own checkpointer to pass that on")
         text = _last_words(result)
         update = {
             key: value
-            for key, value in _shared(result).items()
+            for key, value in _select_shared(result).items()
             # Only what changed: writing back everything would undo what siblings wrote meanwhile.
             if key not in self._shared or not _is_same(value, self._shared[key])
         }
         return (
-            dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
+            dataclasses.replace(self._describe_failure(messages.FORK_NO_ANSWER), update=update)
             if not text
             else Answer(harmless_body(text), update=update)
         )
@@ -276,11 +276,11 @@ class _TaskFork(_Fork):
         """Return the tool's result, without its messages; a plain message says why no sub-agent ran."""
         if not isinstance(result, Command):
             reason = result.text if isinstance(result, ToolMessage) else str(result)
-            return self._failed(reason)
+            return self._describe_failure(reason)
         update = dict(result.update) if isinstance(result.update, Mapping) else {}
         text = "\n".join(str(message.text) for message in update.pop("messages", ()))
         return (
-            dataclasses.replace(self._failed(messages.FORK_NO_ANSWER), update=update)
+            dataclasses.replace(self._describe_failure(messages.FORK_NO_ANSWER), update=update)
             if not text
             else Answer(harmless_body(text), update=update)
         )
@@ -326,7 +326,7 @@ def _chain(config: RunnableConfig | None) -> list[str]:
     return max(passed, inherited, key=len)
 
 
-def _shared(state: Mapping[str, Any]) -> dict[str, Any]:
+def _select_shared(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state that a sub-agent shares, without what belongs to a conversation, skills or one middleware."""
     return {key: value for key, value in state.items() if key not in _NOT_SHARED and not key.startswith("_")}
 

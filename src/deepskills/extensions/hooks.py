@@ -419,9 +419,9 @@ class SkillHooks(SkillExtension):
     def change_request(self, request: ModelRequest[Any], run: SkillRun) -> MaybeAwaitable[ModelRequest[Any]]:
         """Run the hooks of new loads, and put what hooks said at the end of this request."""
         due = self._starting(run, "startup")
-        return self._changed(due, request, run) if due else _with_texts(request, run)
+        return self._change(due, request, run) if due else _with_texts(request, run)
 
-    async def _changed(
+    async def _change(
         self, due: Sequence[tuple[SkillEntry, Hook]], request: ModelRequest[Any], run: SkillRun
     ) -> ModelRequest[Any]:
         await self._start(due, "startup", run)
@@ -681,7 +681,7 @@ def _keep(run: SkillRun, entry: SkillEntry, hook: Hook, form: str, text: str, ab
     run.remember(key, {"after": _newest_answer(run.state), "text": form.format(skill=skill, tool=tool, text=body)})
 
 
-def _kept(run: SkillRun) -> dict[str, str | None]:
+def _read_kept(run: SkillRun) -> dict[str, str | None]:
     """Return what hooks said, by key; `None` for texts of an earlier request."""
     after = _newest_answer(run.state)
     found = {key: value for key, value in run.memory.items() if key.startswith(_SAID)}
@@ -691,7 +691,7 @@ def _kept(run: SkillRun) -> dict[str, str | None]:
 
 def _length_kept(run: SkillRun, call: str = "") -> int:
     """Return how much is kept for the next request from a call, or from starts and prompts."""
-    return sum(len(text) for key, text in _kept(run).items() if text is not None and key.split(":", 3)[3] == call)
+    return sum(len(text) for key, text in _read_kept(run).items() if text is not None and key.split(":", 3)[3] == call)
 
 
 def _forget(run: SkillRun) -> None:
@@ -699,7 +699,7 @@ def _forget(run: SkillRun) -> None:
     once = [key for key in run.memory if key.startswith(_ONCE)]
     for key in once[: max(0, len(once) - MAX_ONCE)]:
         run.remember(key, None)
-    for key, text in _kept(run).items():
+    for key, text in _read_kept(run).items():
         if text is None:
             run.remember(key, None)
     loaded = {f"{_STARTED}{skill.entry.name}" for skill in run.loaded}
@@ -711,7 +711,7 @@ def _forget(run: SkillRun) -> None:
 def _with_texts(request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
     """Return a request with what hooks said at its end, as much as fits."""
     said: list[str] = []
-    for text in dict.fromkeys(filter(None, _kept(run).values())):
+    for text in dict.fromkeys(filter(None, _read_kept(run).values())):
         if sum(map(len, said)) + len(text) <= MAX_REQUEST_CHARACTERS:
             said.append(text)
     return request.override(messages=[*request.messages, HumanMessage("\n\n".join(said))]) if said else request

@@ -13,7 +13,7 @@ from deepskills._install.lock import LOCK_FILE, LockedSkill, load_lock, lock_fro
 from deepskills._io.cache import BoundedCache
 from deepskills._prompt.messages import LOCK_MISMATCH, LOCK_UNLISTED
 from deepskills._types import SKILL_FILE
-from deepskills.extensions._guard import FileGuard, named
+from deepskills.extensions._guard import FileGuard, name_files
 
 LockMode: TypeAlias = Literal["refuse", "warn"]
 """What happens to a skill that is not as the lock says: it is not used, or it is used with a warning."""
@@ -80,7 +80,7 @@ class SkillLock(FileGuard):
 
     async def expected(self, entry: SkillEntry, run: SkillRun) -> Mapping[str, str] | Refuse:
         """Return the files of the lock."""
-        locked = self._locked(entry)
+        locked = self._find_locked(entry)
         if locked is not None:
             return {path: file.sha256 for path, file in locked.files.items()}
         self._report(entry, UNLISTED, run)
@@ -88,16 +88,16 @@ class SkillLock(FileGuard):
 
     def complaint(self, entry: SkillEntry, differences: Sequence[str], run: SkillRun) -> Refuse | None:
         """Refuse files that differ, or warn of them."""
-        code = UNLISTED if self._locked(entry) is None else MISMATCH
-        self._report(entry, code, run, named(differences))
-        return Refuse(self._sentence(entry, code, named(differences))) if self._mode == "refuse" else None
+        code = UNLISTED if self._find_locked(entry) is None else MISMATCH
+        self._report(entry, code, run, name_files(differences))
+        return Refuse(self._sentence(entry, code, name_files(differences))) if self._mode == "refuse" else None
 
-    def _locked(self, entry: SkillEntry) -> LockedSkill | None:
+    def _find_locked(self, entry: SkillEntry) -> LockedSkill | None:
         """Return what the lock says about a skill; the namespace of an operator's source is not in the lock."""
         return self._lock.skills.get(entry.name) or self._lock.skills.get(entry.name.rpartition(":")[2])
 
     def _fault(self, entry: SkillEntry) -> str | None:
-        locked = self._locked(entry)
+        locked = self._find_locked(entry)
         if locked is None:
             return UNLISTED
         return None if self._sha256(entry) == locked.files[SKILL_FILE].sha256 else MISMATCH

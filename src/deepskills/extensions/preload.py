@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from deepskills import SkillExtension, SkillRun
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 
 UNKNOWN_CODE = "preload-unavailable"
 UNKNOWN = (
@@ -31,7 +31,7 @@ class Preload(SkillExtension):
             # Once per thread: a skill that was unloaded since must stay unloaded.
             if given in run.memory:
                 continue
-            name = meant_name(visible, given)
+            name = find_meant_name(visible, given)
             if name is None:
                 run.report(given, UNKNOWN_CODE, UNKNOWN)
                 continue

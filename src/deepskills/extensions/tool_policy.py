@@ -61,7 +61,7 @@ from deepskills._files.paths import path_of_call, script_to_relative
 from deepskills._io.cache import ENTRY_BYTES, BoundedCache, size_of
 from deepskills._io.plan import ResolveLinks
 from deepskills._prompt import messages
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._skillmd.read import split_tools
 from deepskills._skillmd.text import one_line
 from deepskills._skillmd.tools import DEFAULT_ALIASES, OWN_TOOLS, SCRIPT_TOOL
@@ -299,7 +299,7 @@ class _Call:
         target = None
         if call["name"] == SCRIPT_TOOL:
             by_name = {entry.name: entry for entry in run.skills}
-            target = by_name.get(meant_name(by_name, str(call["args"].get("skill_name", ""))) or "")
+            target = by_name.get(find_meant_name(by_name, str(call["args"].get("skill_name", ""))) or "")
         return cls(call["name"], call["args"], owners, target)
 
     def belongs_to(self, entry: SkillEntry) -> bool:
@@ -514,7 +514,7 @@ class ToolPolicy(SkillExtension):
             if skill.is_recent
             and skill.grants
             and is_trusted(skill.entry, run, self._trusted)
-            and not any(meant_name([skill.entry.name], name) for name in ended)
+            and not any(find_meant_name([skill.entry.name], name) for name in ended)
         ]
 
     def _is_granted(self, call: _Call, granting: Sequence[SkillEntry]) -> bool:
@@ -564,7 +564,7 @@ class ToolPolicy(SkillExtension):
             return [call]
         # Among all skills of the run, including those that only the user may start: one may be permitted this once.
         forks = [entry.name for entry in run.skills if is_fork(entry)]
-        starts_agent = meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
+        starts_agent = find_meant_name(forks, str(call.arguments.get("skill_name", ""))) is not None
         return [call, _Call("task")] if starts_agent else [call]
 
     def _runs_forks(self) -> bool:

@@ -125,7 +125,7 @@ class Ledger:
             _add(row, put_backs=origin.skill in put_back)
             row["estimated"] = row["estimated"] or tokens.is_estimated
 
-    def failed_model_call(self, origins: Iterable[Origin]) -> None:
+    def credit_failed_call(self, origins: Iterable[Origin]) -> None:
         """Credit a model call that raised."""
         for origin in origins:
             _add(self._row(origin), calls=1, model_calls=1, failed_calls=1)
@@ -407,7 +407,7 @@ class SkillUsage(SkillExtension):
         with self._lock:
             failed = self._failed.pop(place, []) if place is not None else []
         for origins in failed:
-            ledger.failed_model_call(origins)
+            ledger.credit_failed_call(origins)
         return ledger
 
     def _keep_failure(self, origins: list[Origin], run: SkillRun) -> None:
@@ -691,7 +691,7 @@ class OpenTelemetryRecorder:
     def __call__(self, event: UsageEvent) -> None:
         """Record one event."""
         origin = _origin(event)
-        counted = self._bounded(origin)
+        counted = self._limit_attributes(origin)
         if event.type in self._counters:
             further = {"deepskills.trigger": _value(event.trigger)}
             if event.type == "skill.refused":
@@ -728,7 +728,7 @@ class OpenTelemetryRecorder:
             span.set_status(self._error)
         span.end(ended)
 
-    def _bounded(self, origin: Mapping[str, str]) -> Mapping[str, str]:
+    def _limit_attributes(self, origin: Mapping[str, str]) -> Mapping[str, str]:
         """Return a skill's attributes for metrics, limited because each new name would be a new series."""
         is_kept = _admit(tuple(origin.items()), self._known, self._max_skills)
         return origin if is_kept else {"gen_ai.skill.name": OTHER}

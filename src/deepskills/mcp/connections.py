@@ -28,7 +28,7 @@ from deepskills.mcp.wire import (
     Spec,
     borrow_session,
     code_of,
-    opened,
+    open_peer,
     reason_of,
 )
 
@@ -265,7 +265,7 @@ class Opened:
 
     async def _open(self) -> "_Held":
         self._held = None
-        self._held = await _Held.opened(self._spec, self._timeout, self._tasks)
+        self._held = await _Held.open(self._spec, self._timeout, self._tasks)
         return self._held
 
     def _drop(self, held: "_Held") -> None:
@@ -295,7 +295,7 @@ class _Held:
         self.peer: Peer
 
     @classmethod
-    async def opened(cls, spec: Spec, timeout: float, tasks: "set[asyncio.Task[None]]") -> "_Held":  # noqa: ASYNC109
+    async def open(cls, spec: Spec, timeout: float, tasks: "set[asyncio.Task[None]]") -> "_Held":  # noqa: ASYNC109
         """Open a connection.
 
         Raises:
@@ -322,7 +322,7 @@ class _Held:
 
     async def _run(self, spec: Spec) -> None:
         try:
-            async with opened(spec) as peer:
+            async with open_peer(spec) as peer:
                 if not self._ready.done():
                     self._ready.set_result(peer)
                 await self._stop.wait()

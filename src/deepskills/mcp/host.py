@@ -83,13 +83,13 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
 
     def close(self) -> None:
         """Close the connections that were opened here; a later use opens them again."""
-        bridge.run(self._closed)
+        bridge.run(self._close_servers)
 
     async def aclose(self) -> None:
         """Close the connections that were opened here, without blocking."""
-        await bridge.arun(self._closed)
+        await bridge.arun(self._close_servers)
 
-    async def _closed(self) -> None:
+    async def _close_servers(self) -> None:
         for server in self._servers.values():
             server.forget_failure()
         own = [server for server in self._servers.values() if server.connection.home is bridge]
@@ -192,7 +192,7 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             if is_asked and (failure := (await server.listing()).failure) is not None:
                 raise SkillsError(failure)
             skills = {} if only_loaded else dict(server.known)
-            return skills | {skill.path: skill async for skill in _held_since(server, loads)}
+            return skills | {skill.path: skill async for skill in _find_held(server, loads)}
 
         skills = await server.connection.home.arun(work)
         return {
@@ -216,7 +216,7 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             if loads is None:
                 skill = await _holder(server, inside)
                 return await server.read(skill, inside[len(skill.path) + 1 :]) if skill is not None else NOT_FOUND
-            async for held in _held_since(server, loads):
+            async for held in _find_held(server, loads):
                 if inside.startswith(f"{held.path}/"):
                     below = inside[len(held.path) + 1 :]
                     # Only files in the entry held since the load, whatever the server lists by now.
@@ -232,11 +232,11 @@ class McpSkills(AsyncReadOnlyFiles, ServesSkills):
             return str(error)
 
 
-async def _held_since(server: Server, loads: Sequence[LoadRecord]) -> AsyncIterator[ServedSkill]:
+async def _find_held(server: Server, loads: Sequence[LoadRecord]) -> AsyncIterator[ServedSkill]:
     """Yield the skills of a server as they were loaded."""
     for load in loads:
         if load["origin"]["label"] == server.label:
-            held = await server.held(load["digest"], load["origin"]["uri"])
+            held = await server.find_held(load["digest"], load["origin"]["uri"])
             if held is not None:
                 yield held
 

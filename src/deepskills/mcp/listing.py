@@ -102,7 +102,7 @@ class Server:
             return Listed(self.known, failure=f"{self.label}: {error}")
 
     async def _relist(self) -> Listed:
-        self._listed = await self._asked()
+        self._listed = await self._ask()
         return self._listed
 
     async def close(self) -> None:
@@ -114,17 +114,17 @@ class Server:
         """Ask the server again at the next use, although it failed a moment ago."""
         self._relisting.forget_failure()
 
-    async def _asked(self) -> Listed:
+    async def _ask(self) -> Listed:
         peer = await self.connection.peer()
         if not peer.serves_skills:
-            return self._merged(_Gathered(self), [self.problem_of(EntryError("mcp-not-declared"))])
+            return self._merge(_Gathered(self), [self.problem_of(EntryError("mcp-not-declared"))])
         gathered = _Gathered(self)
         try:
             async with asyncio.timeout(self._timeout * LISTING_TIMEOUTS):
                 await self._gather(gathered)
         except TimeoutError:
             gathered.cut(f"the server had not sent the last page after {self._timeout * LISTING_TIMEOUTS:g} seconds")
-        return self._merged(gathered, await self._refresh(gathered))
+        return self._merge(gathered, await self._refresh(gathered))
 
     async def _gather(self, gathered: "_Gathered") -> None:
         cursor, seen = None, set[str]()
@@ -159,7 +159,7 @@ class Server:
                 logger.warning("Cannot refresh a skill of the MCP server %r: %s", self.label, one_line(str(error)))
         return problems
 
-    def _merged(self, gathered: "_Gathered", problems: Iterable[SkillProblem]) -> Listed:
+    def _merge(self, gathered: "_Gathered", problems: Iterable[SkillProblem]) -> Listed:
         skills = dict(gathered.skills)
         listed = {skill.uri for skill in skills.values()}
         for uri, skill in self._added.items():
@@ -229,7 +229,7 @@ class Server:
         """Remember a skill as a load got it."""
         self._held.put(skill.digest, skill)
 
-    async def held(self, digest: str, uri: str | None) -> ServedSkill | None:
+    async def find_held(self, digest: str, uri: str | None) -> ServedSkill | None:
         """Return the skill that a load got; in another process, if the server still has exactly that."""
         found = self._held.get(digest)
         if found is not None:

@@ -97,7 +97,7 @@ class McpProvider(SkillProvider):
         # The same objects while the listing is the same: there may be thousands.
         if self._made is None or self._made[0] is not listed:
             self._made = listed, [self._skill(name, entry) for name, entry in listed.names.items() if self._has(entry)]
-        return [ListingProblems([self._placed(found) for found in listed.problems]), *self._made[1]]
+        return [ListingProblems([self._place(found) for found in listed.problems]), *self._made[1]]
 
     def _has(self, entry: ServedSkill) -> bool:
         return not self._below or entry.path == self._below or entry.path.startswith(f"{self._below}/")
@@ -115,7 +115,7 @@ class McpProvider(SkillProvider):
             entry=entry,
         )
 
-    def _placed(self, found: SkillProblem) -> SkillProblem:
+    def _place(self, found: SkillProblem) -> SkillProblem:
         """Return a problem with the path by which users know the server."""
         address = f"{SCHEME}{self.label}" if self._mount is None else f"{self._mount}/{self.label}"
         placed: SkillProblem = {**found, "path": address + found["path"].removeprefix(f"/{self.label}")}

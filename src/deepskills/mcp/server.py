@@ -168,9 +168,9 @@ class SkillsExtension(Extension):  # type: ignore[misc]
     def methods(self) -> Sequence[MethodBinding]:
         """Return the requests that the extension answers."""
         return (
-            MethodBinding("skills/list", _ListParams, self._guarded(self._list)),
-            MethodBinding("skills/get", _UriParams, self._guarded(self._get)),
-            MethodBinding("resources/directory/read", _UriParams, self._guarded(self._read_directory)),
+            MethodBinding("skills/list", _ListParams, self._guard(self._list)),
+            MethodBinding("skills/get", _UriParams, self._guard(self._get)),
+            MethodBinding("resources/directory/read", _UriParams, self._guard(self._read_directory)),
         )
 
     async def middleware(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the SDK's
@@ -178,7 +178,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         if ctx.method == "resources/read" and ctx.request_id is not None:
             uri = (ctx.params or {}).get("uri")
             if isinstance(uri, str) and (uri == ROOT or uri.startswith(f"{ROOT}/")):
-                return await self._guarded(self._read)(ctx, _UriParams(uri=uri[:4096]))
+                return await self._guard(self._read)(ctx, _UriParams(uri=uri[:4096]))
         if ctx.method == "resources/list" and ctx.request_id is not None:
             return await self._list_resources(ctx, call_next)
         result = await call_next(ctx)
@@ -192,11 +192,11 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         """List each `SKILL.md` after the server's own resources."""
         cursor = (ctx.params or {}).get("cursor")
         if isinstance(cursor, str) and cursor.startswith(_RESOURCES):
-            return await self._guarded(self._skill_resources)(ctx, _ListParams(cursor=cursor.removeprefix(_RESOURCES)))
+            return await self._guard(self._skill_resources)(ctx, _ListParams(cursor=cursor.removeprefix(_RESOURCES)))
         result = await call_next(ctx)
         if not isinstance(result, dict) or result.get("nextCursor") is not None:
             return result
-        found = await self._guarded(self._skill_resources)(ctx, _ListParams(cursor=None))
+        found = await self._guard(self._skill_resources)(ctx, _ListParams(cursor=None))
         own = {key: value for key, value in found.items() if key == "nextCursor"}
         return {**result, **own, "resources": [*(result.get("resources") or ()), *found["resources"]]}
 
@@ -221,7 +221,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         given = {"version": importlib.metadata.version("deepskills"), **options}
         return MCPServer(name, extensions=[self], middleware=[self.middleware], **given)
 
-    def _guarded(self, answer: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> Any:  # noqa: ANN401 - a handler
+    def _guard(self, answer: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> Any:  # noqa: ANN401 - a handler
         """Answer every failure with an error that the protocol knows; details stay in the log."""
 
         async def handler(ctx: Any, params: Any) -> dict[str, Any]:  # noqa: ANN401 - the SDK's
@@ -259,7 +259,7 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         view = await self._shelf(ctx)
         name, path = _locate(params.uri)
         # What no entry names is not readable, whatever lies there.
-        is_listed = name in view.entries and path in await view.listed(name)
+        is_listed = name in view.entries and path in await view.list_paths(name)
         content = await view.content(name, path) if is_listed else None
         if content is None:
             raise _unknown(params.uri)
@@ -274,10 +274,10 @@ class SkillsExtension(Extension):  # type: ignore[misc]
         view = await self._shelf(ctx)
         uri = params.uri.rstrip("/")
         if uri == ROOT:
-            children = {name: True for name in view.names if await view.listed(name)}
+            children = {name: True for name in view.names if await view.list_paths(name)}
         else:
             name, path = _locate(uri)
-            files = await view.listed(name) if name in view.entries else frozenset[str]()
+            files = await view.list_paths(name) if name in view.entries else frozenset[str]()
             children = _children(dict.fromkeys(files), path)
         if not children:
             raise MCPError(INVALID_PARAMS, "This is not a directory.", {"uri": params.uri})
@@ -289,14 +289,14 @@ class SkillsExtension(Extension):  # type: ignore[misc]
     async def _shelf(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
         """Return the skills for a request; those that are the same for everybody are remembered for a moment."""
         if not self._is_fixed:
-            return await self._looked(ctx)
+            return await self._look(ctx)
         self._looking = self._looking or asyncio.Lock()
         async with self._looking:
             if self._known is None or time.monotonic() >= self._known.expires:
-                self._known = await self._looked(ctx)
+                self._known = await self._look(ctx)
             return self._known
 
-    async def _looked(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
+    async def _look(self, ctx: Any) -> "_Shelf":  # noqa: ANN401 - the SDK's
         backend = await _give(self._backend, ctx) if not is_backend(self._backend) else self._backend
         if not is_backend(backend):
             raise SkillsError(f"the backend function returned a {type(backend).__name__}, not a backend")
@@ -385,7 +385,7 @@ class _Shelf:
         """The names of the skills, in order."""
         return sorted(self.entries)
 
-    async def listed(self, name: str) -> frozenset[str]:
+    async def list_paths(self, name: str) -> frozenset[str]:
         """Return the paths that a skill's entry names; none if it has no entry."""
         known = self._listed.get(name)
         if known is None:

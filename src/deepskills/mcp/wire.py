@@ -126,7 +126,7 @@ def _extensions(capabilities: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 
 
 
 @asynccontextmanager
-async def opened(spec: "Spec") -> AsyncIterator[Peer]:
+async def open_peer(spec: "Spec") -> AsyncIterator[Peer]:
     """Open a connection, agree on a protocol revision by discovery or else `initialize`, and close it at the end."""
     async with spec.streams() as (read, write), _session(read, write) as session:
         yield await (_first_major(session, spec) if IS_FIRST_MAJOR else _second_major(session))

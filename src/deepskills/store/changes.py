@@ -49,8 +49,8 @@ from deepskills.store.rules import (
     check_right,
     check_still_in_groups,
     check_text,
+    make_taken_error,
     owns,
-    taken,
 )
 
 
@@ -263,7 +263,7 @@ class Changes:
         """
         check_text("name", name)
         if await self._skills.is_taken(stored_key(name), owner_id, other_than=other_than):
-            raise taken(name)
+            raise make_taken_error(name)
 
     async def check_quota(
         self, owner_id: str | None, size: int, *, other_than: UUID | None = None, tells: bool = True
@@ -276,7 +276,7 @@ class Changes:
         limits = self._policy.limits
         if owner_id is None or (limits.owner_skills is None and limits.owner_bytes is None):
             return
-        skills, total = await self._skills.kept_by(owner_id, other_than=other_than)
+        skills, total = await self._skills.count_kept(owner_id, other_than=other_than)
         limits.check_owner(skills=skills + 1, size=total + size, tells=tells)
 
     async def reveal(self, skill: Skill, *, again: bool = False) -> None:

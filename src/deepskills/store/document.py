@@ -15,7 +15,7 @@ from deepskills._catalog.lookup import requires_of
 from deepskills._errors import SkillFormatError
 from deepskills._install.differences import unify
 from deepskills._skillmd.problems import quoted
-from deepskills._skillmd.read import SkillReading, fenced_part, read_skill
+from deepskills._skillmd.read import SkillReading, find_fenced_part, read_skill
 from deepskills._skillmd.repair import Tree, as_text
 from deepskills._skillmd.write import generate_skill_md, key_lines
 from deepskills._types import MAX_DESCRIPTION_LENGTH, SKILL_FILE
@@ -51,7 +51,7 @@ class Document:
         encoding = _MARKS.get(raw[:2], "utf-8") if isinstance(content, bytes) else "utf-8"
         text = content if isinstance(content, str) else raw.decode(encoding)
         # If a Markdown fence surrounds the whole file, its last line follows the body.
-        fenced = fenced_part(text)
+        fenced = find_fenced_part(text)
         end = len(text) if fenced is None else fenced[1]
         return cls(
             name=reading.metadata["name"],
@@ -83,11 +83,11 @@ class Document:
             SkillFormatError: If it has no frontmatter and none can be generated from the values.
         """
         if self.frontmatter is not None:
-            return joined(self.frontmatter, self.content).encode(self.encoding)
+            return join_document(self.frontmatter, self.content).encode(self.encoding)
         text = generate_skill_md(self.name, self.description, "", tag_fields(self.tags))
         return (text + self.content).encode()
 
-    def checked(self) -> "Document":
+    def check(self) -> "Document":
         """Return the document with tidied tags, if it can be stored.
 
         Raises:
@@ -112,7 +112,7 @@ class Document:
             _check_agreement(document, read_skill(rendered, path=SKILL_FILE))
         return document
 
-    def changed(self, **values: object) -> "Document":
+    def change(self, **values: object) -> "Document":
         """Return the document with other values; its frontmatter is updated and keeps its other keys.
 
         Raises:
@@ -282,20 +282,20 @@ def _put(yaml: list[str], block: slice | None, new: Sequence[str], line_end: str
     yaml[block if block is not None else slice(len(yaml), len(yaml))] = [line + line_end for line in new]
 
 
-def joined(frontmatter: str, content: str) -> str:
+def join_document(frontmatter: str, content: str) -> str:
     """Return the text of a `SKILL.md` from its frontmatter as written and its body.
 
     Frontmatter is everything around the body. With a Markdown fence around the whole file it has two parts, and the
     body goes before the fence's last line.
     """
-    fenced = fenced_part(frontmatter)
+    fenced = find_fenced_part(frontmatter)
     end = len(frontmatter) if fenced is None else fenced[1]
     return frontmatter[:end] + content + frontmatter[end:]
 
 
 def _without_fence(frontmatter: str | None) -> str | None:
     """Return frontmatter without a Markdown fence around the file, because a new body could break out of the fence."""
-    fenced = None if frontmatter is None else fenced_part(frontmatter)
+    fenced = None if frontmatter is None else find_fenced_part(frontmatter)
     return frontmatter if frontmatter is None or fenced is None else frontmatter[slice(*fenced)]
 
 

@@ -31,7 +31,7 @@ _OTHER_ENTRIES = 1_000
 _SYSTEM_NOTES = "__MACOSX/"
 
 
-def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, bytes]]:
+def unpack(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, bytes]]:
     """Return the `SKILL.md` of a zipped skill and its other files, by path relative to it.
 
     The skill is at the top of the archive or in its only directory. Paths are checked where they are saved.
@@ -46,7 +46,7 @@ def unpacked(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, byte
     return _take_apart(files)
 
 
-def unpacked_size(archive: bytes, limits: StoreLimits) -> int:
+def measure_unpacked(archive: bytes, limits: StoreLimits) -> int:
     """Return how many bytes a zipped skill says it has; no more are ever unpacked. It raises what `unpacked` raises."""
     with _open(archive, limits) as (_, entries):
         return sum(entry.file_size for entry in entries)

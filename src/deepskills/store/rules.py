@@ -305,7 +305,7 @@ def owner_key(user_id: object) -> str | None:
     return _key("user id", str(user_id))
 
 
-def checked_groups(shared_with: Mapping[str, Right]) -> dict[str, Right]:
+def read_groups(shared_with: Mapping[str, Right]) -> dict[str, Right]:
     """Return the groups that a skill is shared with.
 
     Raises:
@@ -524,7 +524,7 @@ def as_id(given: object) -> UUID | None:
         return None
 
 
-def known_id(given: object) -> UUID:
+def check_id(given: object) -> UUID:
     """Return an id.
 
     Raises:
@@ -541,12 +541,12 @@ def no_skill(shown: str) -> SkillNotFoundError:
     return SkillNotFoundError(f"There is no skill {shown}. List the skills to see which exist.")
 
 
-def taken(name: str) -> SkillConflictError:
+def make_taken_error(name: str) -> SkillConflictError:
     """Return the error for a name that the owner already has."""
     return SkillConflictError(f"The name {quoted(storable(name))} is taken, in this or another case. Choose another.")
 
 
-def signed_in(user_id: UserId | None) -> str:
+def require_user(user_id: UserId | None) -> str:
     """Return a user id as the store keeps it.
 
     Raises:
@@ -627,7 +627,7 @@ class Policy:
             SkillAuthenticationError: If nobody is signed in, and it is not the operator's code.
         """
         if not system:
-            signed_in(user_id)
+            require_user(user_id)
         return await self.viewer(user_id, system=system)
 
 

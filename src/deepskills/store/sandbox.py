@@ -41,7 +41,7 @@ from deepskills._skillmd.problems import quoted
 from deepskills._types import SKILL_FILE, OptionalSource
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.rules import Policy, UserId, as_id, check_kept_path, check_name, no_skill, path_key
-from deepskills.store.service import SkillService, exported, first_of_each_name
+from deepskills.store.service import SkillService, export_files, first_of_each_name
 
 logger = logging.getLogger("deepskills")
 
@@ -148,7 +148,7 @@ class SkillDirectory:
         """
         if self.is_own(mark) or known is None or mark is not None:
             return self.is_own(mark) or known is not None
-        paths = [path for path, is_directory in await listed(self.path, self._backend) if not is_directory]
+        paths = [path for path, is_directory in await list_entries(self.path, self._backend) if not is_directory]
         return not known.isdisjoint((await self._digests(paths[:MAX_COMPARED])).values())
 
     async def put(self, files: Mapping[str, bytes], stale: Iterable[str], text: bytes, mark: bytes) -> None:
@@ -196,7 +196,7 @@ class SkillDirectory:
     async def withdraw(self) -> None:
         """Remove the `SKILL.md`; if the backend cannot delete, an empty one is not a skill either."""
         own = f"{self.path}/{SKILL_FILE}"
-        if not any(path == own for path, _ in await listed(self.path, self._backend)):
+        if not any(path == own for path, _ in await list_entries(self.path, self._backend)):
             return
         try:
             result = await self._backend.adelete(own)
@@ -211,7 +211,7 @@ class SkillDirectory:
         return await asyncio.to_thread(_list_odd, self._backend, list(paths))
 
     async def _entries(self, path: str) -> list[tuple[str, bool]]:
-        entries = await listed(path, self._backend)
+        entries = await list_entries(path, self._backend)
         # A virtual file system shows links as their targets.
         strange = [entry for entry, _ in entries if not entry.startswith(f"{path}/")]
         if strange:
@@ -274,7 +274,7 @@ def _open(directory: str) -> int:
     return os.open(directory, os.O_RDONLY)
 
 
-async def listed(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
+async def list_entries(path: str, backend: BackendProtocol) -> list[tuple[str, bool]]:
     """Return the entries of a directory, each with whether it is a directory; none if it is missing.
 
     Raises:
@@ -432,7 +432,7 @@ class SkillSandboxLoader:
         """
         visible = await self._service.list_skills(user_id, include_public)
         wanted = {skill.name: skill for skill in first_of_each_name(visible)}
-        directories = [path for path, is_directory in await listed(self._root, backend) if is_directory]
+        directories = [path for path, is_directory in await list_entries(self._root, backend) if is_directory]
         present = {path.rpartition("/")[2] for path in directories if path.rpartition("/")[0] == self._root}
         stale = [SkillDirectory(backend, self._root, name) for name in sorted(present - wanted.keys())]
         known = await self._service.deliveries([directory.path for directory in stale], user_id)
@@ -480,7 +480,7 @@ class SkillSandboxLoader:
         self, skill: Skill, directory: SkillDirectory, backend: BackendProtocol, user_id: UserId | None
     ) -> None:
         """Bring one directory up to date, even while others do the same: the last to write checks again."""
-        for path, is_directory in await listed(self._root, backend):
+        for path, is_directory in await list_entries(self._root, backend):
             if path == directory.path and not is_directory:
                 raise SkillsError(f"{path} is a file or a link; remove it")
         for attempt in range(MAX_ATTEMPTS):
@@ -518,7 +518,7 @@ class SkillSandboxLoader:
             full = await self._service.get_skill(skill.id, user_id)
             if full.revision != skill.revision:
                 return False
-            files = exported(full)
+            files = export_files(full)
         await self._service.note_delivery(directory.path, skill.id, list(digests.values()), user_id)
         self.written.add(directory.path)
         await directory.put({path: files.get(path, text) for path in changed}, stale, text, new)
@@ -666,7 +666,7 @@ class SharedSandbox:
         for way in ways:
             parent, _, name = way.rpartition("/")
             # From its parent: a listing of the directory itself may not distinguish an empty one from a missing one.
-            present = {path.rpartition("/")[2] for path, _ in await listed(parent or "/", self._backend)}
+            present = {path.rpartition("/")[2] for path, _ in await list_entries(parent or "/", self._backend)}
             if name in present:
                 break
             missing.append(way)
@@ -675,7 +675,7 @@ class SharedSandbox:
     async def _remove_made(self) -> None:
         """Remove those directories above the skills that `preload` created and that are empty."""
         with _reporting(f"remove the empty directories of {self._root}"):
-            while self._made and not self._written and not await listed(self._made[0], self._backend):
+            while self._made and not self._written and not await list_entries(self._made[0], self._backend):
                 await check_links(self._backend, self._root, self._made[:1])
                 await _delete(self._made[0], self._backend)
                 self._made.pop(0)

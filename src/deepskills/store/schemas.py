@@ -20,7 +20,7 @@ from pydantic import (
 
 from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.models import Skill, SkillFile
-from deepskills.store.document import Document, joined
+from deepskills.store.document import Document, join_document
 from deepskills.store.packages import read_directory
 from deepskills.store.rules import MAX_GROUPS, MAX_TAGS, Right, StoreLimits
 
@@ -45,7 +45,7 @@ class SkillFileContent(BaseModel):
 
     @model_validator(mode="after")
     def _decode(self) -> "SkillFileContent":
-        self.content = _decoded(self.content, self.encoding)
+        self.content = _decode(self.content, self.encoding)
         return self
 
 
@@ -61,7 +61,7 @@ class SkillFileCreate(SkillFileContent):
         return {"path": self.path, "content": base64.b64encode(self.content).decode(), "encoding": "base64"}
 
 
-def _decoded(content: str | bytes, encoding: FileEncoding) -> str | bytes:
+def _decode(content: str | bytes, encoding: FileEncoding) -> str | bytes:
     if encoding == "utf-8" or isinstance(content, bytes):
         return content
     try:
@@ -145,7 +145,7 @@ class SkillCreate(BaseModel):
         """Return the skill's `SKILL.md`; without tags, those of the frontmatter are used."""
         tags = self.tags
         if self.frontmatter is not None and "tags" not in self.model_fields_set:
-            tags = Document.read(joined(self.frontmatter, self.content)).tags
+            tags = Document.read(join_document(self.frontmatter, self.content)).tags
         return Document(self.name, self.description, self.content, tags, self.frontmatter, self.encoding)
 
 
@@ -168,11 +168,11 @@ class SkillUpdate(BaseModel):
         given = self.model_dump(include={"name", "description", "content", "tags", "encoding"}, exclude_none=True)
         if self.frontmatter is not None and self.frontmatter != document.frontmatter:
             content = document.content if self.content is None else self.content
-            read = Document.read(joined(self.frontmatter, content))
+            read = Document.read(join_document(self.frontmatter, content))
             given = {"name": read.name, "description": read.description, "tags": read.tags, **given}
             given["encoding"] = self.encoding or "utf-8"
             given["frontmatter"] = self.frontmatter
-        return document.changed(**given)
+        return document.change(**given)
 
 
 class SkillDocument(BaseModel):
@@ -189,7 +189,7 @@ class SkillDocument(BaseModel):
 
     @model_validator(mode="after")
     def _decode(self) -> "SkillDocument":
-        self.skill_md = _decoded(self.skill_md, self.encoding)
+        self.skill_md = _decode(self.skill_md, self.encoding)
         return self
 
 

@@ -337,7 +337,7 @@ async def _read(sources: Sequence[Source]) -> LocalCatalog:
             continue
         found = usable.get(readings.claims[path]) if path in readings.claims else None
         if found is None:
-            found = broken.setdefault(path, _broken(path, _source_of(path, sources)))
+            found = broken.setdefault(path, _describe_broken(path, _source_of(path, sources)))
         found.row["problems"].append(noted)
     everything = sorted([*usable.values(), *broken.values()], key=lambda found: (found.row["name"], found.row["path"]))
     return LocalCatalog(discovery, everything, list(catalog.sources), source_problems)
@@ -360,7 +360,7 @@ def _find(entry: SkillEntry, contents: SkillContents, files: list[ResourceMetada
     return Found(row, source, entry, inventory, files, text, failure)
 
 
-def _broken(path: str, source: Source) -> Found:
+def _describe_broken(path: str, source: Source) -> Found:
     name = parent(path).rpartition("/")[2]
     return Found(
         SkillRow(name=name, description="", path=path, source=source.path, tokens=0, resources=0, problems=[]), source

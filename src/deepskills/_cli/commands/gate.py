@@ -21,7 +21,7 @@ from deepskills._cli.commands.catalog import Found, LocalCatalog, read_catalog
 from deepskills._cli.commands.validate import validate_paths
 from deepskills._cli.files import UsageError, find_named_sources, find_usual_sources
 from deepskills._cli.output import Output, prose
-from deepskills._files.paths import named_paths
+from deepskills._files.paths import find_named_paths
 from deepskills._install.git import make_environment
 from deepskills._loading.budget import count_tokens
 from deepskills._skillmd.problems import problem, quoted
@@ -226,7 +226,7 @@ def _read_queries(found: Found) -> Iterator[Query]:
 def _dead_references(found: Found) -> Iterator[SkillProblem]:
     """Yield the files that instructions name and that are not there."""
     directory = Path(found.row["path"]).parent
-    for relative in sorted(set(named_paths(found.text))):
+    for relative in sorted(set(find_named_paths(found.text))):
         first = relative.partition("/")[0]
         # Instructions name paths of the user's project as well: only what lies below a directory of the skill counts.
         is_own = first in RESOURCE_DIRECTORIES or (directory / first).is_dir()

@@ -55,7 +55,7 @@ class _Target:
             raise UsageError(f"{given} is not a {SKILL_FILE}. Name one, a skill's directory or a tree of skills.")
         return cls(given, path, is_directory)
 
-    def shown(self, path: str) -> str:
+    def show(self, path: str) -> str:
         """Return a path at or below this one as the user would write it."""
         return (Path(self.given) / Path(path).relative_to(self.path)).as_posix()
 
@@ -113,10 +113,10 @@ async def _validate(targets: Sequence[_Target], profile: Profile) -> Validation:
                 problems += validate_skill(file.content, path=path, profile=profile)
                 problems += _invocation_problems(path, files[invocation_file(path)].content)
                 if (reading := read_skill(file.content, path=path)).metadata is not None:
-                    own = _Requirements(path, target.shown(path), requires_of(reading.frontmatter))
+                    own = _Requirements(path, target.show(path), requires_of(reading.frontmatter))
                     required[name_key(reading.metadata["name"])] = own
         done.skills += len(wanted)
-        done.problems += [_strict(found, target.shown(found["path"])) for found in problems]
+        done.problems += [_strict(found, target.show(found["path"])) for found in problems]
     if profile == "deepskills":
         done.problems += await _unmet(required)
     return done

@@ -33,7 +33,7 @@ from deepskills._files.paths import script_to_relative
 from deepskills._io.plan import Ask, Attempt, CallFailed, CallFunction, Execute, Failed, Work, unwrap
 from deepskills._prompt.messages import RUN_SCRIPT_DESCRIPTION, SCRIPT_ENDED, SCRIPT_MAY_GO_ON, word_refusal
 from deepskills._skillmd.masking import Masker
-from deepskills._skillmd.names import meant_name
+from deepskills._skillmd.names import find_meant_name
 from deepskills._skillmd.problems import listed, problem, quoted
 from deepskills._skillmd.text import harmless_body, is_text
 from deepskills.extensions._shared import COPY, GRACE_SECONDS, LocalCopy, MaybeAwaitable, copies_of, place_files
@@ -388,7 +388,7 @@ class SkillScripts(SkillExtension):
         async def call(runtime: ToolRuntime[Any, Any], **arguments: Any) -> ToolMessage | Command[Any]:  # noqa: ANN401 - checked by the schema
             try:
                 run = await host.arun_for(self, runtime.state, runtime)
-                return await run.perform(lambda: self._answered(run, runtime, arguments))
+                return await run.perform(lambda: self._answer(run, runtime, arguments))
             except GraphBubbleUp:
                 raise
             except Exception as error:  # noqa: BLE001 - no exception leaves a tool; the model reads what it may
@@ -436,7 +436,7 @@ class SkillScripts(SkillExtension):
     async def _ashown(self, request: ModelRequest[Any], run: SkillRun) -> ModelRequest[Any]:
         return request if await run.perform(lambda: can_execute(run)) else _without_tool(request)
 
-    async def _answered(
+    async def _answer(
         self, run: SkillRun, runtime: "ToolRuntime[Any, Any]", arguments: Mapping[str, Any]
     ) -> ToolMessage | Command[Any]:
         """Return what the model reads, and the problems that were found on the way, for state."""
@@ -545,7 +545,7 @@ def _load(run: SkillRun, name: str) -> SkillEntry:
     """
     withheld = {skill.entry.name for skill in run.loaded if "scripts" in skill.withheld}
     loaded = [skill.entry for skill in run.loaded if not skill.is_lost]
-    meant = meant_name([entry.name for entry in loaded], name)
+    meant = find_meant_name([entry.name for entry in loaded], name)
     entry = next((entry for entry in loaded if entry.name == meant), None)
     if entry is not None and not entry.is_read:
         raise SkillsError(f"The skill {quoted(name)} cannot be read at the moment. Try again later.")
@@ -553,7 +553,7 @@ def _load(run: SkillRun, name: str) -> SkillEntry:
         raise SkillsError(f"Scripts of the skill {quoted(name)} were not approved. Work without them, or ask the user.")
     if entry is not None:
         return entry
-    if meant_name([entry.name for entry in run.visible], name) is not None:
+    if find_meant_name([entry.name for entry in run.visible], name) is not None:
         raise SkillsError(f"The skill {quoted(name)} is not loaded. Call `load_skill` first, then run its scripts.")
     now = f"Loaded now: {listed([e.name for e in loaded])}." if loaded else "No skill is loaded."
     raise SkillsError(f"No loaded skill is named {quoted(name)}. {now}")

@@ -159,14 +159,14 @@ class StoreProvider(SkillProvider):
     async def visible(self, owner: str | None) -> Seen:
         """Return what a user sees now."""
         viewer = await self.policy.viewer(owner)
-        known = self._known(owner, viewer)
+        known = self._find_known(owner, viewer)
         async with self._reader() as reader:
             overview = await reader.overview(viewer, self._chosen, self._pins, known.overview if known else None)
         if known is not None and overview is known.overview:
             return known
         # Not on the event loop, because there may be thousands.
         size = len(overview.heads) * SKILL_BYTES
-        seen = await run_in_thread(size, lambda: self._seen_by(viewer, overview, known))
+        seen = await run_in_thread(size, lambda: self._see(viewer, overview, known))
         self._seen.put(owner, seen)
         return seen
 
@@ -193,7 +193,7 @@ class StoreProvider(SkillProvider):
             seen = await self.visible(owner)
         except SkillStoreUnavailableError as error:
             # A thread's state may be another user's, so only what this process remembers of this one stands in.
-            known = self._known(owner, await self.policy.viewer(owner)) if self.is_personal else None
+            known = self._find_known(owner, await self.policy.viewer(owner)) if self.is_personal else None
             if known is None:
                 raise
             failure = problem(f"{SCHEME}{self.label}", "source-failed", reason=str(error))
@@ -227,12 +227,12 @@ class StoreProvider(SkillProvider):
     def _new_memory(self) -> BoundedCache[str | None, Seen]:
         return BoundedCache(self._memory_bytes, lambda seen: seen.weight)
 
-    def _known(self, owner: str | None, viewer: Viewer) -> Seen | None:
+    def _find_known(self, owner: str | None, viewer: Viewer) -> Seen | None:
         known = self._seen.get(owner)
         # Who is in another group now sees other skills.
         return known if known is not None and known.viewer == viewer else None
 
-    def _seen_by(self, viewer: Viewer, overview: Overview, known: Seen | None) -> Seen:
+    def _see(self, viewer: Viewer, overview: Overview, known: Seen | None) -> Seen:
         if known is not None and known.overview.heads is overview.heads:
             # Only the store's stamp is another.
             return Seen(viewer, overview, known.skills, known.by_name, known.weight)

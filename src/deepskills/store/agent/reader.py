@@ -54,7 +54,7 @@ class AgentReader(SkillService):
         heads = await self._listings.heads(viewer, chosen, MAX_HEADS + 1)
         unpinned: list[tuple[str, int]] = []
         if pins:
-            pinned, unpinned = await self._pinned(viewer, chosen, pins)
+            pinned, unpinned = await self._read_pinned(viewer, chosen, pins)
             names = {stored_key(name) for name in pins}
             ids = {head.id for head in pinned}
             heads = pinned + [h for h in heads if h.id not in ids and stored_key(h.name) not in names]
@@ -98,7 +98,7 @@ class AgentReader(SkillService):
         return next(iter((await self._history.contents(files)).values()), None)
 
     async def _files_of(self, head: SkillSummary) -> list[SkillFile]:
-        return await self._history.listed_at(head.id, *[head.revision] * head.is_pinned)
+        return await self._history.list_at(head.id, *[head.revision] * head.is_pinned)
 
     async def _is_there(self, head: SkillSummary, viewer: Viewer, chosen: Filter) -> bool:
         """Whether a skill can still be seen and, if it is pinned, that version of it is kept."""
@@ -111,7 +111,7 @@ class AgentReader(SkillService):
             raise SkillNotFoundError(f"revision {head.revision}, to which it is pinned, has expired")
         return text
 
-    async def _pinned(
+    async def _read_pinned(
         self, viewer: Viewer, chosen: Filter, pins: Mapping[str, int]
     ) -> tuple[list[SkillSummary], list[tuple[str, int]]]:
         """Return the pinned versions of skills that can still be seen, and those that cannot."""

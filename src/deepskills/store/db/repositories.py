@@ -108,7 +108,7 @@ class SkillRepository:
             query = query.where(Skill.id != other_than)
         return await self._session.scalar(query.limit(1)) is not None
 
-    async def kept_by(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
+    async def count_kept(self, owner_id: str, *, other_than: UUID | None = None) -> tuple[int, int]:
         """Return how many skills an owner has, including deleted ones, and their bytes, without `other_than`."""
         query = select(func.count(), func.coalesce(func.sum(Skill.size), 0)).where(Skill.owner_id == owner_id)
         if other_than is not None:
@@ -151,7 +151,7 @@ class SkillRepository:
         if values:
             await self._session.execute(insert(table), values)
 
-    async def required_by(self, skill: Skill, viewer: Viewer, limit: int) -> Sequence[Skill]:
+    async def find_requiring(self, skill: Skill, viewer: Viewer, limit: int) -> Sequence[Skill]:
         """Return the skills that `viewer` may read, that require a skill by its name and whose owners can see it.
 
         For a public or system skill these are everybody's; for any other, the owner's and those of its groups.
@@ -179,7 +179,7 @@ class SkillRepository:
             await self._unindex([skill.number])
             await self._session.execute(text(INSERT_SEARCH_ROW), search_row(skill.number, skill.words))
 
-    async def deleted_before(self, moment: datetime, limit: int) -> Sequence[Skill]:
+    async def find_deleted(self, moment: datetime, limit: int) -> Sequence[Skill]:
         """Return some of the skills deleted before a time, oldest first, without related rows."""
         query = select(Skill).where(Skill.deleted_at < moment).order_by(Skill.deleted_at, Skill.id).limit(limit)
         return (await self._session.scalars(query)).all()
@@ -340,7 +340,7 @@ class HistoryRepository:
         )
         return (await self._session.scalars(query)).first()
 
-    async def listed_at(self, skill_id: UUID, revision: int = NEVER_SEEN) -> list[SkillFile]:
+    async def list_at(self, skill_id: UUID, revision: int = NEVER_SEEN) -> list[SkillFile]:
         """Return the files that a skill had at a revision, or has, without their contents, in order of path."""
         names = ("id", "since", "path", "size", "is_text", "digest")
         queries = []
@@ -361,7 +361,7 @@ class HistoryRepository:
         found: dict[tuple[UUID, int], bytes] = {}
         # In this order: what is replaced between two statements moves from the first table to the second.
         for table in (SkillFile, FormerFile):
-            for keys in batched(wanted - found.keys(), KEYS):
+            for keys in batch(wanted - found.keys(), KEYS):
                 query = select(table.id, table.since, table.data).where(tuple_(table.id, table.since).in_(keys))
                 found |= {(row.id, row.since): row.data for row in await self._session.execute(query)}
         return found
@@ -440,7 +440,7 @@ class HistoryRepository:
         texts = [(row.skill_id, row.since) for row in rows if row.file_id is None]
         files = [(row.file_id, row.since) for row in rows if row.file_id is not None]
         for table, id_, pairs in ((FormerText, FormerText.skill_id, texts), (FormerFile, FormerFile.id, files)):
-            for keys in batched(pairs, KEYS):
+            for keys in batch(pairs, KEYS):
                 gone = delete(table).where(tuple_(id_, table.since).in_(keys))
                 await self._session.execute(gone, execution_options={"synchronize_session": False})
         # A changed stamp makes every agent look again; otherwise a pinned version that is gone would still be listed.
@@ -462,7 +462,7 @@ class HistoryRepository:
         """Return the digests of the files that the loader wrote, by directory of a user's sandbox."""
         found: dict[str, frozenset[str]] = {}
         keys = [_digest(directory) for directory in directories]
-        for some in batched(keys, KEYS):
+        for some in batch(keys, KEYS):
             query = select(Delivery.directory, Delivery.digests).where(
                 Delivery.user_key == user_key, Delivery.directory_key.in_(some)
             )
@@ -478,7 +478,7 @@ class HistoryRepository:
     async def count_usage(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add to the usage counts; each row has `skill_id`, `day`, `type`, `trigger` and `count`."""
         insert = postgresql.insert if self._dialect == "postgresql" else sqlite.insert
-        for some in batched(rows, KEYS):
+        for some in batch(rows, KEYS):
             statement: Any = insert(DailyUsage).values(some)
             statement = statement.on_conflict_do_update(
                 index_elements=["skill_id", "day", "type", "trigger"],
@@ -501,7 +501,7 @@ class HistoryRepository:
         return (await self._session.scalars(query)).all()
 
 
-def batched(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
+def batch(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
     """Yield the items, so many at a time."""
     rest = iter(items)
     while batch := list(itertools.islice(rest, size)):

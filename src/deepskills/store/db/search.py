@@ -80,7 +80,7 @@ def counts_of(skills: Select[Any], words: Sequence[str], dialect: str) -> Select
     return select(*(select(func.count()).select_from(some).scalar_subquery() for some in found))
 
 
-def chosen_words(counts: Mapping[str, int]) -> list[str]:
+def choose_words(counts: Mapping[str, int]) -> list[str]:
     """Return the words to search for, rarest first: the most common are left out if the others find enough."""
     found: list[str] = []
     matches = 0
@@ -101,7 +101,7 @@ def matching(skills: Select[Any], words: Sequence[str], dialect: str) -> Select[
 
 def best_matches(skills: Select[Any], counts: Mapping[str, int], dialect: str) -> Select[Any]:
     """Return a query for those of `skills` that have any of some words, best first; the best have the lowest `rank`."""
-    chosen = chosen_words(counts)
+    chosen = choose_words(counts)
     rarity = {word: math.log(1 + (2 * MAX_COUNTED - counts[word]) / (counts[word] + 0.5)) for word in chosen}
     if dialect == "postgresql":
         weights: ColumnElement[Any] = literal_column(f"'{{{', '.join(map(str, WEIGHTS.values()))}}}'::float4[]")

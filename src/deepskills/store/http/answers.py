@@ -135,7 +135,7 @@ def invalid(errors: Iterable[Any]) -> JSONResponse:
     return answer(422, "invalid", "The request is invalid. Fix what the details name.", details)
 
 
-def failed(error: Exception, challenge: str) -> JSONResponse:
+def answer_failure(error: Exception, challenge: str) -> JSONResponse:
     """Return the answer to a request that failed, whatever the reason."""
     if isinstance(error, RequestValidationError):
         return invalid(error.errors())
@@ -282,7 +282,9 @@ def send_spool(spool: Spool, media_type: str, code: int = 200, headers: Mapping[
     return SpoolResponse(spool, code, {**(headers or {}), "content-length": str(size)}, media_type)
 
 
-async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int = 200, tagged: bool = True) -> Response:
+async def answer_skill(
+    skill: Skill, *, read: ReadFiles | None = None, code: int = 200, tagged: bool = True
+) -> Response:
     """Return the answer with a skill.
 
     Args:
@@ -294,7 +296,7 @@ async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int 
     headers = etag(skill.revision) if tagged else {}
     if read is None:
         size = len(skill.content) + _FILE_LENGTH * len(skill.files)
-        return as_json(await run_in_thread(size, lambda: written(SkillSchema.of(skill, contents=False))), code, headers)
+        return as_json(await run_in_thread(size, lambda: wrap(SkillSchema.of(skill, contents=False))), code, headers)
     spool, hold_more = new_spool()
 
     def write(part: bytes) -> None:
@@ -303,7 +305,7 @@ async def shown_skill(skill: Skill, *, read: ReadFiles | None = None, code: int 
 
     async with _assembling.turn(ASSEMBLING_SECONDS):
         shown = SkillSchema.of(skill, files=False)
-        write((await run_in_thread(len(skill.content), lambda: written(shown))).removesuffix(b',"files":null}}'))
+        write((await run_in_thread(len(skill.content), lambda: wrap(shown))).removesuffix(b',"files":null}}'))
         separator = b',"files":['
         async for file, content in _contents(skill.files, read):
             schema = SkillFileSchema.of(file, content=content)
@@ -322,10 +324,10 @@ async def only(skill: Skill) -> AsyncIterator[Skill]:
 async def send_archive(skills: AsyncIterator[Skill], read: ReadFiles, name: str) -> Response:
     """Return a `.zip` with skills, each in a directory with its name, as a download."""
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name)}.zip"}
-    return send_spool(await zipped(skills, read), ZIP_TYPE, headers=headers)
+    return send_spool(await zip_skills(skills, read), ZIP_TYPE, headers=headers)
 
 
-async def zipped(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool = False) -> Spool:
+async def zip_skills(skills: AsyncIterator[Skill], read: ReadFiles, *, alone: bool = False) -> Spool:
     """Return a `.zip` with skills, each in a directory with its name.
 
     It is written before any of it is sent, so that a failure is still an answer of its own.
@@ -369,9 +371,9 @@ async def send_file(file: SkillFile, read: ReadFiles, headers: dict[str, str]) -
     return send((await read([file]))[0], BYTES_TYPE, headers=headers)
 
 
-def shown_file(file: SkillFile, code: int = 200) -> Response:
+def answer_file(file: SkillFile, code: int = 200) -> Response:
     """Return the answer with a file that was written, without its content, and the skill's current revision."""
-    return as_json(written(SkillFileSchema.of(file)), code, etag(file.skill_revision))
+    return as_json(wrap(SkillFileSchema.of(file)), code, etag(file.skill_revision))
 
 
 def etag(revision: int) -> dict[str, str]:
@@ -379,7 +381,7 @@ def etag(revision: int) -> dict[str, str]:
     return {"ETag": f'"{revision}"'}
 
 
-def written(data: BaseModel) -> bytes:
+def wrap(data: BaseModel) -> bytes:
     """Return data in the envelope."""
     return b'{"success":true,"data":' + data.model_dump_json().encode() + b"}"
 
@@ -433,11 +435,11 @@ def route_class(www_authenticate: str) -> type[APIRoute]:
             async def handle(request: Request) -> Response:
                 begun = time.monotonic()
                 try:
-                    return _measure(self.path, begun, request, cached(request, await handler(request)))
+                    return _measure(self.path, begun, request, answer_cached(request, await handler(request)))
                 except Exception as error:
                     if not isinstance(error, _OWN) and _is_for_the_application(request, error):
                         raise
-                    return _measure(self.path, begun, request, failed(error, self.challenge))
+                    return _measure(self.path, begun, request, answer_failure(error, self.challenge))
 
             return handle
 
@@ -485,7 +487,7 @@ NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 """Keeps a browser from running a stranger's text as a script or a style sheet of this origin."""
 
 
-def cached(request: Request, response: Response) -> Response:
+def answer_cached(request: Request, response: Response) -> Response:
     """Return an answer that browsers may keep and proxies may not, or a 304 if the client has it already."""
     response.headers.update(NOSNIFF)
     if request.method not in {"GET", "HEAD"}:

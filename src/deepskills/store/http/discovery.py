@@ -18,7 +18,7 @@ from deepskills._types import MAX_DESCRIPTION_LENGTH
 from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import Skill, document_of
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.http.answers import NOTHING_HERE, Spool, new_spool, only, route_class, send_spool, zipped
+from deepskills.store.http.answers import NOTHING_HERE, Spool, new_spool, only, route_class, send_spool, zip_skills
 from deepskills.store.http.requests import CurrentUser, Parts, Settings
 from deepskills.store.rules import Policy
 from deepskills.store.service import SkillService, first_of_each_name
@@ -89,7 +89,7 @@ class _Index:
         Raises:
             SkillBusyError: If the index is being made for others for too long.
         """
-        listed = _chosen(await service.list_skills(None, limit=MAX_INDEXED))
+        listed = _choose(await service.list_skills(None, limit=MAX_INDEXED))
         try:
             # One at a time: whoever waits finds the digests made.
             async with self._turns.turn(_WAIT_SECONDS):
@@ -102,7 +102,7 @@ class _Index:
         known = self._digests.get((listed.id, listed.revision))
         if known is None:
             # A session for each: none is held for the whole index.
-            async with self._parts.opened() as service:
+            async with self._parts.open_service() as service:
                 try:
                     kind, spool = await _artifact(service, self._parts, listed.id, listed.revision)
                 except SkillNotFoundError:
@@ -124,7 +124,7 @@ class _Index:
         }
 
 
-def _chosen(skills: Iterable[Skill]) -> list[Skill]:
+def _choose(skills: Iterable[Skill]) -> list[Skill]:
     """Return the skills that the index has room for, one of each name."""
     chosen: list[Skill] = []
     size = 0
@@ -145,7 +145,7 @@ async def _artifact(service: SkillService, parts: Parts, skill_id: UUID, revisio
     if skill.size > MAX_ARTIFACT_BYTES or skill.revision != revision:
         raise SkillNotFoundError(NOTHING_HERE)
     if skill.files:
-        return "zip", await zipped(only(skill), parts.read_files, alone=True)
+        return "zip", await zip_skills(only(skill), parts.read_files, alone=True)
     with in_flight.hold(skill.size):
         spool, hold_more = new_spool()
         hold_more(skill.size)

@@ -23,8 +23,8 @@ from deepskills.store.db.engine import SessionFactory
 from deepskills.store.db.models import SkillFile
 from deepskills.store.errors import SkillStaleError, SkillTooLargeError
 from deepskills.store.http.answers import MAX_DETAILS, CurrentUserError
-from deepskills.store.packages import unpacked, unpacked_size
-from deepskills.store.rules import Policy, signed_in
+from deepskills.store.packages import measure_unpacked, unpack
+from deepskills.store.rules import Policy, require_user
 from deepskills.store.schemas import SkillFileContent
 from deepskills.store.service import SkillService
 from deepskills.store.workers import in_flight, run_in_thread
@@ -106,7 +106,7 @@ _OWN_HEADERS = ("authorization", "if-match", "x-requested-with", "x-csrf-token")
 """Headers that a page on another site cannot make a browser send without this server's consent."""
 
 
-def parsed(model: type[ModelT], body: bytes) -> ModelT:
+def parse_body(model: type[ModelT], body: bytes) -> ModelT:
     """Return a body as a model.
 
     Raises:
@@ -153,12 +153,12 @@ def file_content(path: str, media_type: str, body: bytes) -> bytes | str:
         RequestValidationError: If our own JSON is not valid.
     """
     if media_type == FILE_TYPE:
-        return parsed(SkillFileContent, body).content
+        return parse_body(SkillFileContent, body).content
     # A `.json` file that happens to have our keys is still a file.
     if not is_json(media_type) or path.lower().endswith(".json"):
         return body
     try:
-        return parsed(SkillFileContent, body).content
+        return parse_body(SkillFileContent, body).content
     except RequestValidationError as error:
         if _NOT_OURS.isdisjoint(problem["type"] for problem in error.errors()):
             raise
@@ -253,7 +253,7 @@ class Parts:
             return check_user(given)
 
         async def writer(known: Annotated[str | None, Depends(user)]) -> str:
-            return signed_in(known)
+            return require_user(known)
 
         async def caller(
             service: Annotated[SkillService, Depends(self.service)],
@@ -292,10 +292,10 @@ class Parts:
 
     async def read_files(self, files: Sequence[SkillFile]) -> list[bytes]:
         """Return whole files, by a session of its own."""
-        async with self.opened() as service:
+        async with self.open_service() as service:
             return await service.read_files(files)
 
-    def opened(self) -> AbstractAsyncContextManager[SkillService]:
+    def open_service(self) -> AbstractAsyncContextManager[SkillService]:
         """Open a service outside of dependencies, for work that takes longer than a session should."""
         return asynccontextmanager(self.service)()
 
@@ -308,15 +308,15 @@ class Parts:
         return read
 
     @asynccontextmanager
-    async def unzipped(
+    async def unzip(
         self, service: SkillService, raw: bytes, user: str, skill_id: UUID | None = None
     ) -> AsyncIterator[tuple[bytes, dict[str, bytes]]]:
         """Give the text and files of a zipped skill; what it says of its size is checked before it is unpacked."""
         limits = self.settings.policy.limits
-        size = await run_in_thread(len(raw), lambda: unpacked_size(raw, limits))
+        size = await run_in_thread(len(raw), lambda: measure_unpacked(raw, limits))
         await service.check_room(size, user, skill_id)
         with in_flight.hold(size):
-            yield await run_in_thread(size, lambda: unpacked(raw, limits))
+            yield await run_in_thread(size, lambda: unpack(raw, limits))
 
     async def parse(self, model: type[ModelT], request: Request, raw: bytes) -> ModelT:
         """Return a body as a model, parsed off the event loop if it is large.
@@ -326,7 +326,7 @@ class Parts:
         """
         if not is_json(content_type(request)):
             raise SkillFormatError("The content type of the body is not JSON. Send it as `application/json`.")
-        return await run_in_thread(len(raw), lambda: parsed(model, raw))
+        return await run_in_thread(len(raw), lambda: parse_body(model, raw))
 
 
 def check_user(given: object) -> str | None:

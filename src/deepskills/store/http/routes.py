@@ -24,6 +24,8 @@ from deepskills.store.http.answers import (
     NOTHING_HERE,
     Answer,
     Page,
+    answer_file,
+    answer_skill,
     as_json,
     document_errors,
     etag,
@@ -31,9 +33,7 @@ from deepskills.store.http.answers import (
     only,
     route_class,
     send_archive,
-    shown_file,
-    shown_skill,
-    written,
+    wrap,
 )
 from deepskills.store.http.requests import (
     BEARER,
@@ -258,14 +258,14 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         """
         media_type = content_type(request)
         if media_type in ZIP_TYPES:
-            async with parts.unzipped(service, raw, user) as (text, files):
+            async with parts.unzip(service, raw, user) as (text, files):
                 data = await run_in_thread(len(text), lambda: SkillCreate.from_skill_md(text, files))
-                return await shown_skill(await service.create_skill(data, user), code=201)
+                return await answer_skill(await service.create_skill(data, user), code=201)
         if media_type == MARKDOWN_TYPE:
             data = await run_in_thread(len(raw), lambda: SkillCreate.from_skill_md(raw))
         else:
             data = await parts.parse(SkillCreate, request, raw)
-        return await shown_skill(await service.create_skill(data, user), code=201)
+        return await answer_skill(await service.create_skill(data, user), code=201)
 
     @router.get("/skills/{skill_id}", response_model=Answer[SkillSchema], responses=document_errors(404))
     async def get_skill(
@@ -279,7 +279,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
         skill = await service.get_skill(skill_id, user, contents=False)
         # What the client has is not put together again.
         has_it = is_known(request, etag(skill.revision)["ETag"])
-        return await shown_skill(skill, read=parts.read_files if contents and not has_it else None)
+        return await answer_skill(skill, read=parts.read_files if contents and not has_it else None)
 
     @router.put(
         "/skills/{skill_id}",
@@ -289,7 +289,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     )
     async def update_skill(skill_id: UUID, data: changes, caller: caller_type) -> Response:
         """Change a skill; fields that are left out stay as they are. The answer leaves out the contents of files."""
-        return await shown_skill(await caller.change(caller.service.update_skill, skill_id, data))
+        return await answer_skill(await caller.change(caller.service.update_skill, skill_id, data))
 
     @router.delete("/skills/{skill_id}", responses=document_errors(403, 404, 409, 412))
     async def delete_skill(
@@ -308,7 +308,7 @@ def _add_skills(router: APIRouter, parts: Parts) -> None:
     )
     async def restore_skill(skill_id: UUID, caller: bodiless_caller) -> Response:
         """Restore a deleted skill."""
-        return await shown_skill(await caller.change(caller.service.restore_skill, skill_id))
+        return await answer_skill(await caller.change(caller.service.restore_skill, skill_id))
 
 
 def _add_saving(router: APIRouter, parts: Parts) -> None:
@@ -328,12 +328,12 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         """Replace a skill's text and files in one step, with a `SKILL.md` and files as JSON, or with a `.zip`."""
         async with AsyncExitStack() as held:
             if content_type(request) in ZIP_TYPES:
-                zipped = parts.unzipped(caller.service, raw, caller.user, skill_id)
+                zipped = parts.unzip(caller.service, raw, caller.user, skill_id)
                 given: tuple[Any, Any] = await held.enter_async_context(zipped)
             else:
                 document = await parts.parse(SkillDocument, request, raw)
                 given = document.skill_md, document.files
-            return await shown_skill(await caller.change(caller.service.save_skill, skill_id, *given))
+            return await answer_skill(await caller.change(caller.service.save_skill, skill_id, *given))
 
     @router.post(
         "/skills/{skill_id}/files",
@@ -344,7 +344,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
     )
     async def add_file(skill_id: UUID, data: new_file, caller: caller_type) -> Response:
         """Add a file to a skill. The `ETag` names the skill's new revision."""
-        return shown_file(await caller.change(caller.service.add_file, skill_id, data), 201)
+        return answer_file(await caller.change(caller.service.add_file, skill_id, data), 201)
 
     @router.put(
         "/skills/{skill_id}/files/{path:path}",
@@ -363,7 +363,7 @@ def _add_saving(router: APIRouter, parts: Parts) -> None:
         content = await run_in_thread(len(raw), lambda: file_content(path, content_type(request), raw))
         # Without validation: the content may be bytes of any kind, and the service checks path and size.
         data = SkillFileCreate.model_construct(path=path, content=content)
-        return shown_file(await caller.change(caller.service.save_file, skill_id, data))
+        return answer_file(await caller.change(caller.service.save_file, skill_id, data))
 
     @router.delete("/skills/files/{file_id}", responses=document_errors(403, 404, 412))
     async def delete_file(file_id: UUID, caller: caller_type) -> Answer[Deleted]:
@@ -457,7 +457,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     async def get_version(skill_id: UUID, revision: Revision, service: service_type, user: writer_type) -> Response:
         """Get a skill with its files as it was at a revision."""
         version = await service.get_version(skill_id, revision, user, contents=False)
-        return await shown_skill(version, read=parts.read_files, tagged=False)
+        return await answer_skill(version, read=parts.read_files, tagged=False)
 
     @router.post(
         "/skills/{skill_id}/versions/{revision}/restore",
@@ -466,7 +466,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
     )
     async def restore_version(skill_id: UUID, revision: Revision, caller: bodiless_caller) -> Response:
         """Give a skill the text and files of one of its revisions, as a new revision."""
-        return await shown_skill(await caller.change(caller.service.restore_version, skill_id, revision))
+        return await answer_skill(await caller.change(caller.service.restore_version, skill_id, revision))
 
     @router.get(
         "/skills/{skill_id}/versions/{old}/diff/{new}",
@@ -479,7 +479,7 @@ def add_versions(router: APIRouter, parts: Parts) -> None:
         """Get the changes between two revisions of a skill, as a unified diff."""
         diff = await service.diff_versions(skill_id, old, new, user, max_length=MAX_DIFF_LENGTH)
         shown = DiffSchema(old=old, new=new, diff=diff[:MAX_DIFF_LENGTH], is_cut=len(diff) > MAX_DIFF_LENGTH)
-        return as_json(await run_in_thread(len(shown.diff), lambda: written(shown)))
+        return as_json(await run_in_thread(len(shown.diff), lambda: wrap(shown)))
 
 
 def page_of(data: list[Any], next_cursor: str | None) -> Response:
@@ -509,14 +509,14 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     async def approve_skill(skill_id: UUID, data: approval, service: service_type, user: writer_type) -> Response:
         """Approve a skill as it is at a revision. For operators."""
         # The revision is in the body, because `If-Match` is optional: an approval must name what was looked at.
-        return await shown_skill(await service.approve_skill(skill_id, data.revision, user))
+        return await answer_skill(await service.approve_skill(skill_id, data.revision, user))
 
     @router.post(
         "/skills/{skill_id}/hide", response_model=Answer[SkillSchema], responses=codes, openapi_extra=_json_body(Hiding)
     )
     async def hide_skill(skill_id: UUID, data: hiding, caller: caller_type) -> Response:
         """Hide a skill from everybody but its owner, or show it again. For operators."""
-        return await shown_skill(await caller.change(caller.service.hide_skill, skill_id, hidden=data.hidden))
+        return await answer_skill(await caller.change(caller.service.hide_skill, skill_id, hidden=data.hidden))
 
     @router.post(
         "/skills/{skill_id}/hand-over",
@@ -528,7 +528,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
         """Make another user the owner of a skill. For operators: only they know who a user id belongs to."""
         # Stricter than the service, which also lets owners hand over: a mistyped id would give a skill away for good.
         await caller.service.check_operator(caller.user)
-        return await shown_skill(await caller.change(caller.service.hand_over, skill_id, data.owner_id))
+        return await answer_skill(await caller.change(caller.service.hand_over, skill_id, data.owner_id))
 
     @router.put(
         "/skills/{skill_id}/share",
@@ -539,7 +539,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     async def share_skill(skill_id: UUID, data: sharing, caller: caller_type) -> Response:
         """Set the groups that a skill is shared with, and what their members may do."""
         update = SkillUpdate(shared_with=data.shared_with)
-        return await shown_skill(await caller.change(caller.service.update_skill, skill_id, update))
+        return await answer_skill(await caller.change(caller.service.update_skill, skill_id, update))
 
     @router.get("/changes", response_model=Page[ChangeSchema], responses=document_errors())
     async def list_changes(
@@ -569,7 +569,7 @@ def add_governance(router: APIRouter, parts: Parts) -> None:
     async def purge(data: purging, service: service_type, user: writer_type) -> Response:
         """Permanently remove what was deleted before the retention period. For operators."""
         purged = await service.purge(retention=data.retention, versions=data.versions, user_id=user)
-        return as_json(written(Purged(purged=purged)))
+        return as_json(wrap(Purged(purged=purged)))
 
 
 def add_archives(router: APIRouter, parts: Parts) -> None:
@@ -609,7 +609,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                     last = stored_key(listed.name)
                     # A session for each skill: a slow client must not hold a connection, or a snapshot, for the whole
                     # export.
-                    async with parts.opened() as own:
+                    async with parts.open_service() as own:
                         try:
                             skill = await own.get_skill(listed.id, user, contents=False)
                         except SkillNotFoundError:
@@ -619,7 +619,7 @@ def add_archives(router: APIRouter, parts: Parts) -> None:
                 if page.next_cursor is None:
                     return
                 # By pages: to read the rows of 100,000 skills at once keeps the event loop for seconds.
-                async with parts.opened() as own:
+                async with parts.open_service() as own:
                     page = await own.list_skills(user, include_public, limit=MAX_PAGE, cursor=page.next_cursor)
 
         return await send_archive(each(), parts.read_files, "skills")

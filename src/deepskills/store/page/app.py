@@ -50,9 +50,9 @@ def create_skills_page(
     app.include_router(reading.router)
     app.include_router(writing.router)
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: Exception) -> Response:
         return await site.failure(request, error)
 
     # For unknown addresses: the others answer their failures themselves.
-    app.add_exception_handler(HTTPException, refused)
+    app.add_exception_handler(HTTPException, refuse)
     return app

@@ -55,7 +55,7 @@ class Place:
     paths: Collection[str] = field(default_factory=frozenset)
     """The files that the skill has."""
 
-    def resolved(self, link: str) -> str | None:
+    def resolve(self, link: str) -> str | None:
         """Return the address that a relative link in the text leads to; `None` if it leads to no file of the skill."""
         path, _, fragment = link.partition("#")
         if not path:
@@ -66,7 +66,7 @@ class Place:
         return f"{self.files_address}{quote(inside)}" if inside in self.paths else None
 
 
-def rendered(text: str, place: Place) -> str | None:
+def render(text: str, place: Place) -> str | None:
     """Return a text as HTML with only elements that the parser made; `None` if it is too long to render."""
     if len(text) > MAX_RENDERED:
         return None
@@ -135,7 +135,7 @@ def _inline(children: Sequence[Token], place: Place) -> Iterator[Token]:
                 yield token
         elif token.type == "code_inline" and not in_link and posixpath.normpath(token.content) in place.paths:
             # Skills often name their files as inline code: link those too.
-            yield Token("link_open", "a", 1, attrs={"href": place.resolved(quote(token.content)) or ""})
+            yield Token("link_open", "a", 1, attrs={"href": place.resolve(quote(token.content)) or ""})
             yield token
             yield Token("link_close", "a", -1)
         elif token.type == "image":
@@ -147,7 +147,7 @@ def _inline(children: Sequence[Token], place: Place) -> Iterator[Token]:
 def _link(href: str, place: Place) -> dict[str, str | int | float] | None:
     if leads_outside(href):
         return {"href": href, "rel": "noopener noreferrer nofollow"}
-    address = place.resolved(href)
+    address = place.resolve(href)
     return None if address is None else {"href": address}
 
 

@@ -26,7 +26,7 @@ from deepskills.store.db.models import Skill, SkillFile, document_of, now
 from deepskills.store.http.answers import only, send_archive, send_file
 from deepskills.store.http.requests import Settings
 from deepskills.store.page import shown
-from deepskills.store.page.markdown import Place, rendered
+from deepskills.store.page.markdown import Place, render
 from deepskills.store.page.site import (
     FILE_POLICY,
     FILES,
@@ -133,7 +133,7 @@ async def in_html(text: str, place: Place) -> str | None:
     key = hashlib.sha256(text.encode("utf-8", "replace")).digest(), place
     known = _rendered.get(key)
     if known is None:
-        known = await run_in_thread(len(text) * WORK_OF_MARKDOWN, lambda: rendered(text, place))
+        known = await run_in_thread(len(text) * WORK_OF_MARKDOWN, lambda: render(text, place))
         if known is not None:
             _rendered.put(key, known)
     return known
@@ -375,7 +375,7 @@ class Review:
 
 async def review(visit: Visit, skill: Skill, state: shown.ApprovalState) -> Review:
     """Return what an agent would get of a skill, and what changed since it was last approved."""
-    source: str | None = await run_in_thread(len(skill.content), lambda: shown.written(skill))
+    source: str | None = await run_in_thread(len(skill.content), lambda: shown.write_document(skill))
     left = MAX_REVIEWED_BYTES - len(source or "")
     if left < 0:
         source, left = None, MAX_REVIEWED_BYTES
@@ -445,7 +445,7 @@ async def version(visit: AnyVisit, skill_id: str, revision: str) -> Response:
     """Show a skill as it was."""
     found = await visit.skill(skill_id)
     former = await visit.service.get_version(found.id, revision_of(revision), visit.user, contents=False)
-    text = await run_in_thread(len(former.content), lambda: shown.written(former))
+    text = await run_in_thread(len(former.content), lambda: shown.write_document(former))
     return await visit.page("version.html", size=len(text), skill=found, former=former, text=text)
 
 

@@ -67,7 +67,7 @@ def time(moment: dt.datetime) -> str:
 def size(count: int) -> str:
     """Return a number of bytes, as in `1.2 KB`."""
     if count < _KILO:
-        return counted(count, "byte")
+        return count_of(count, "byte")
     amount = count / _KILO
     for unit in ("KB", "MB"):
         if amount < _KILO:
@@ -81,7 +81,7 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def said(message: str) -> Markup:
+def format_message(message: str) -> Markup:
     """Return a message of the store on one line, with text in backticks as code."""
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
@@ -104,7 +104,7 @@ _TAGS = range(0xE0020, 0xE007F)
 _MARK = Markup('<span class="mark">{}</span>')
 
 
-def marked(text: str) -> Markup:
+def mark_invisible(text: str) -> Markup:
     """Return a stranger's text as written, with `U+XXXX` in place of every character that cannot be seen."""
     pieces: list[str | Markup] = []
     end = 0
@@ -152,7 +152,7 @@ class Use:
         """How often the skill was followed, in words; empty if nothing was checked."""
         if self.unfollowed is None or not self.total:
             return ""
-        return f"followed in {number(max(0, self.total - self.unfollowed))} of {counted(self.total, 'use')}"
+        return f"followed in {number(max(0, self.total - self.unfollowed))} of {count_of(self.total, 'use')}"
 
     @property
     def label(self) -> str:
@@ -160,10 +160,10 @@ class Use:
         if not self.total:
             return f"Not loaded in {len(self.days)} days"
         best = max(self.days, key=lambda bar: bar.count)
-        return f"Loaded {counted(self.total, 'time')} in {len(self.days)} days, most on {best.label} ({best.count})"
+        return f"Loaded {count_of(self.total, 'time')} in {len(self.days)} days, most on {best.label} ({best.count})"
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """Return a number with its noun."""
     return f"{number(count)} {noun}{'' if count == 1 else 's'}"
 
@@ -334,13 +334,13 @@ _NAMING = frozenset({"name-invalid", "name-too-long"})
 
 def _refusals(text: bytes | str) -> list[str]:
     try:
-        Document.read(text).checked()
+        Document.read(text).check()
     except SkillsError as error:
         return [str(error)]
     return []
 
 
-def written(skill: Skill) -> str:
+def write_document(skill: Skill) -> str:
     """Return a skill's `SKILL.md` as text."""
     document = document_of(skill)
     return document.render().decode(document.encoding if document.frontmatter is not None else "utf-8")

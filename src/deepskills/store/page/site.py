@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deepskills._errors import SkillFormatError, SkillsError
 from deepskills._skillmd.text import one_line
 from deepskills.store.db.models import Skill
-from deepskills.store.http.answers import failed, send
+from deepskills.store.http.answers import answer_failure, send
 from deepskills.store.http.requests import Parts, Settings, bound_body, check_user, content_type
 from deepskills.store.page import shown
 from deepskills.store.rules import (
@@ -37,10 +37,10 @@ from deepskills.store.rules import (
     MAX_GROUPS_OF_USER,
     Need,
     Viewer,
+    check_id,
     check_right,
     has_right,
-    known_id,
-    signed_in,
+    require_user,
     storable,
 )
 from deepskills.store.service import SkillService
@@ -353,7 +353,7 @@ class Site:
             headers: Mapping[str, str] = {}
         else:
             # The same words and the same log entry as over HTTP.
-            refusal = failed(error, self.settings.challenge)
+            refusal = answer_failure(error, self.settings.challenge)
             code, message = refusal.status_code, json.loads(bytes(refusal.body))["error"]["message"]
             kept = ("retry-after", *((error.headers or {}) if isinstance(error, HTTPException) else ()))
             headers = {name: refusal.headers[name] for name in kept if name in refusal.headers}
@@ -472,14 +472,14 @@ def _environment() -> Environment:
     )
     found.filters.update(
         action=lambda word: shown.ACTIONS.get(word, word),
-        counted=shown.counted,
+        counted=shown.count_of,
         date=shown.date,
         folders=shown.folders,
         # A stranger's text must not reorder or hide what is around it.
         line=one_line,
-        marked=shown.marked,
+        marked=shown.mark_invisible,
         number=shown.number,
-        said=shown.said,
+        said=shown.format_message,
         size=shown.size,
         time=shown.time,
     )
@@ -547,7 +547,7 @@ class Visit:
             SkillNotFoundError: If this user can see no such skill.
             SkillPermissionError: If the user needs a right on it and has it not.
         """
-        found = await self.service.get_skill(known_id(skill_id), self.user, contents=False)
+        found = await self.service.get_skill(check_id(skill_id), self.user, contents=False)
         if need is not None:
             check_right(found, self.viewer, need)
         return found
@@ -581,7 +581,7 @@ async def current_user() -> None:
 
 
 async def _open_service(request: Request) -> AsyncIterator[SkillService]:
-    async with request.app.state.site.parts.opened() as service:
+    async with request.app.state.site.parts.open_service() as service:
         yield service
 
 
@@ -602,7 +602,7 @@ AnyVisit = Annotated[Visit, Depends(_visit)]
 
 
 async def _signed_visit(visit: AnyVisit) -> SignedIn:
-    return SignedIn(visit.site, visit.request, visit.service, visit.viewer, signed_in(visit.user))
+    return SignedIn(visit.site, visit.request, visit.service, visit.viewer, require_user(visit.user))
 
 
 SignedVisit = Annotated[SignedIn, Depends(_signed_visit)]

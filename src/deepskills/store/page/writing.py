@@ -38,7 +38,7 @@ from deepskills.store.page.site import (
     check_same_site,
     check_token,
 )
-from deepskills.store.rules import Right, checked_groups, known_id
+from deepskills.store.rules import Right, check_id, read_groups
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.workers import run_in_thread
 
@@ -97,7 +97,7 @@ async def upload(visit: SentForm) -> Response:
     """Create a skill from a `.zip`."""
     try:
         _, archive = visit.form.file("archive")
-        async with visit.parts.unzipped(visit.service, archive, visit.user) as (text, files):
+        async with visit.parts.unzip(visit.service, archive, visit.user) as (text, files):
             made = await create(visit, text, files)
     except _REFUSALS as error:
         return await editor(visit, text=NEW_SKILL, refusal=error)
@@ -111,14 +111,14 @@ async def upload(visit: SentForm) -> Response:
 async def edit(visit: SignedVisit, skill_id: str) -> Response:
     """Show the editor of a skill."""
     skill = await visit.skill(skill_id, "write")
-    return await editor(visit, text=shown.written(skill), skill=skill, revision=skill.revision)
+    return await editor(visit, text=shown.write_document(skill), skill=skill, revision=skill.revision)
 
 
 @router.post("/skills/{skill_id}/edit")
 async def save(visit: SentForm, skill_id: str) -> Response:
     """Save a skill's text."""
     skill, known = await visit.skill(skill_id, "write"), visit.revision
-    before = shown.written(skill)
+    before = shown.write_document(skill)
     text = await text_of_form(visit, before)
     if visit.form.text("action") == "preview":
         return await editor(visit, text=text, skill=skill, revision=known)
@@ -139,13 +139,13 @@ async def replace(visit: SentForm, skill_id: str) -> Response:
     skill, known = await visit.skill(skill_id, "write"), visit.revision
     try:
         _, archive = visit.form.file("archive")
-        async with visit.parts.unzipped(visit.service, archive, visit.user, skill.id) as (text, files):
+        async with visit.parts.unzip(visit.service, archive, visit.user, skill.id) as (text, files):
             await visit.service.save_skill(skill.id, text, files, visit.user, expected_revision=known)
     except SkillStaleError:
         # There is no typed text to keep here, so the page of failures will do.
         raise
     except _REFUSALS as error:
-        return await editor(visit, text=shown.written(skill), skill=skill, revision=known, refusal=error)
+        return await editor(visit, text=shown.write_document(skill), skill=skill, revision=known, refusal=error)
     return visit.see(skill.id, done="saved")
 
 
@@ -206,7 +206,7 @@ async def text_of_form(visit: SignedIn, before: str | None) -> str:
 
 def _with(text: str, values: dict[str, str]) -> str:
     try:
-        document = Document.read(text).changed(**values)
+        document = Document.read(text).change(**values)
         return document.render().decode(document.encoding)
     except (SkillsError, UnicodeError):
         # What is wrong with the text is said beside it.
@@ -235,7 +235,7 @@ async def conflict(visit: SignedIn, skill: Skill, *, text: str, message: str) ->
     # Read again: others may have made further changes in the meantime.
     present = await visit.skill(str(skill.id))
     theirs = await changes_since(visit, present, visit.revision)
-    now_written, mine = shown.written(present).encode(), text.encode()
+    now_written, mine = shown.write_document(present).encode(), text.encode()
     own_text = await run_in_thread(
         len(mine), lambda: difference({SKILL_FILE: now_written}, {SKILL_FILE: mine}, MAX_DIFF_LENGTH)
     )
@@ -363,7 +363,7 @@ async def share(visit: SentForm, skill_id: str) -> Response:
     if group := visit.form.text("new-group").strip():
         given[group] = "write" if visit.form.text("new-right") == "write" else "read"
     # Checked before the schema does it, whose errors are not written for people.
-    return await change(visit, skill_id, SkillUpdate(shared_with=checked_groups(given)), "shared")
+    return await change(visit, skill_id, SkillUpdate(shared_with=read_groups(given)), "shared")
 
 
 @router.post("/skills/{skill_id}/publish")
@@ -386,7 +386,7 @@ async def withdraw(visit: SentForm, skill_id: str) -> Response:
 async def approve(visit: SentForm, skill_id: str) -> Response:
     """Approve the revision that was looked at, or show what changed since."""
     try:
-        await visit.service.approve_skill(known_id(skill_id), visit.revision, visit.user)
+        await visit.service.approve_skill(check_id(skill_id), visit.revision, visit.user)
     except SkillStaleError:
         # Nobody approves what they have not looked at: show what changed since.
         skill = await visit.skill(skill_id)
@@ -400,7 +400,7 @@ async def approve(visit: SentForm, skill_id: str) -> Response:
 async def hide(visit: SentForm, skill_id: str) -> Response:
     """Hide a skill, or show it again."""
     hidden = visit.form.text("hidden") != "no"
-    await visit.service.hide_skill(known_id(skill_id), visit.user, hidden=hidden, expected_revision=visit.revision)
+    await visit.service.hide_skill(check_id(skill_id), visit.user, hidden=hidden, expected_revision=visit.revision)
     return visit.see(skill_id, done="hidden" if hidden else "shown")
 
 
@@ -412,7 +412,7 @@ async def hand_over(visit: SentForm, skill_id: str) -> Response:
     owner = visit.form.text("owner").strip()
     if not owner:
         raise SkillFormatError("No new owner is named. Enter a user id.")
-    await visit.service.hand_over(known_id(skill_id), owner, visit.user, expected_revision=visit.revision)
+    await visit.service.hand_over(check_id(skill_id), owner, visit.user, expected_revision=visit.revision)
     return visit.see(skill_id, done="handed-over")
 
 
@@ -428,7 +428,7 @@ async def confirm(visit: SignedIn, skill: Skill, code: int = 200, refusal: str =
 @router.post("/skills/{skill_id}/versions/{revision}/restore")
 async def restore_version(visit: SentForm, skill_id: str, revision: int) -> Response:
     """Go back to a version."""
-    await visit.service.restore_version(known_id(skill_id), revision, visit.user, expected_revision=visit.revision)
+    await visit.service.restore_version(check_id(skill_id), revision, visit.user, expected_revision=visit.revision)
     return visit.see(skill_id, done="restored")
 
 
@@ -443,7 +443,7 @@ async def delete(visit: SentForm, skill_id: str) -> Response:
     """Delete a skill."""
     force = visit.form.text("force") == "yes"
     try:
-        await visit.service.delete_skill(known_id(skill_id), visit.user, expected_revision=visit.revision, force=force)
+        await visit.service.delete_skill(check_id(skill_id), visit.user, expected_revision=visit.revision, force=force)
     except SkillStaleError:
         raise
     except SkillConflictError as error:
@@ -455,5 +455,5 @@ async def delete(visit: SentForm, skill_id: str) -> Response:
 @router.post("/skills/{skill_id}/restore")
 async def restore(visit: SentForm, skill_id: str) -> Response:
     """Restore a deleted skill."""
-    skill = await visit.service.restore_skill(known_id(skill_id), visit.user, expected_revision=visit.revision)
+    skill = await visit.service.restore_skill(check_id(skill_id), visit.user, expected_revision=visit.revision)
     return visit.see(skill.id, done="restored")

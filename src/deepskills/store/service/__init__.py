@@ -20,7 +20,7 @@ from deepskills.store.service.base import (
     SkillFigures,
     SkillPage,
     UsageCount,
-    exported,
+    export_files,
     first_of_each_name,
 )
 from deepskills.store.service.governance import Governance
@@ -34,7 +34,7 @@ __all__ = [
     "SkillPage",
     "SkillService",
     "UsageCount",
-    "exported",
+    "export_files",
     "first_of_each_name",
 ]
 

@@ -111,7 +111,7 @@ class Operations:
         self._changes = Changes(used, self._policy)
 
     @reads
-    async def _shown(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
+    async def _show(self, skill_id: UUID, viewer: Viewer, *, contents: bool) -> Skill:
         """Return a skill as a viewer may see it: not every reader may know which groups it is shared with."""
         return hide_groups(await self._readable(skill_id, viewer, contents=contents), viewer)
 
@@ -122,7 +122,7 @@ class Operations:
             raise no_skill(str(skill_id))
         return skill
 
-    async def _locked(
+    async def _lock(
         self, skill_id: UUID, writer: Viewer, need: Need, expected_revision: int | None = None, *, files: bool = False
     ) -> Skill:
         """Return a skill that the writer may change, with its text, and with the list of its files or without."""
@@ -168,7 +168,7 @@ class Operations:
     async def _version_of(self, skill: Skill, revision: int, viewer: Viewer, *, contents: bool = True) -> Skill:
         """Return a skill as it was at a revision, as a value that no session knows."""
         change, text = await self._text_of_version(skill, revision, viewer)
-        files = await self._history.listed_at(skill.id, revision)
+        files = await self._history.list_at(skill.id, revision)
         if contents:
             await self._history.fill(files)
         return Skill(
@@ -216,7 +216,7 @@ def first_of_each_name(skills: Iterable[Skill]) -> list[Skill]:
     return list(found.values())
 
 
-def exported(skill: Skill) -> dict[str, bytes]:
+def export_files(skill: Skill) -> dict[str, bytes]:
     """Return a skill as files by relative path, its `SKILL.md` first."""
     files = {file.path: file.data for file in sorted(skill.files, key=lambda file: file.path)}
     return {SKILL_FILE: document_of(skill).render(), **files}

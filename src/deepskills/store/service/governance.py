@@ -12,14 +12,14 @@ from deepskills.store.errors import SkillConflictError, SkillPermissionError
 from deepskills.store.rules import (
     UserId,
     Viewer,
+    check_id,
     check_revision,
     check_right,
     days_of,
-    known_id,
     may_share_with_any,
     no_skill,
     owns,
-    signed_in,
+    require_user,
 )
 from deepskills.store.service.base import ApprovalRecord, Operations
 
@@ -53,11 +53,11 @@ class Governance(Operations):
             SkillQuotaError: If the new owner would be over the quota.
         """
         writer = await self._policy.writer(user_id, system=system)
-        return await self._give(known_id(skill_id), signed_in(new_owner_id), writer, expected_revision)
+        return await self._give(check_id(skill_id), require_user(new_owner_id), writer, expected_revision)
 
     @writes
     async def _give(self, skill_id: UUID, owner: str, writer: Viewer, expected_revision: int | None) -> Skill:
-        skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        skill = await self._lock(skill_id, writer, "remove", expected_revision)
         if skill.owner_id != owner:
             try:
                 await self._changes.check_name_free(skill.name, owner)
@@ -91,11 +91,11 @@ class Governance(Operations):
             SkillStaleError: If its revision is not the expected one.
         """
         writer = await self._policy.writer(user_id, system=system)
-        return await self._hide(known_id(skill_id), writer, expected_revision, hidden=hidden)
+        return await self._hide(check_id(skill_id), writer, expected_revision, hidden=hidden)
 
     @writes
     async def _hide(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, hidden: bool) -> Skill:
-        skill = await self._locked(skill_id, writer, "operate", expected_revision)
+        skill = await self._lock(skill_id, writer, "operate", expected_revision)
         if skill.is_hidden != hidden:
             skill.is_hidden = hidden
             await self._changes.advance(skill, writer, "hidden" if hidden else "shown")
@@ -115,11 +115,11 @@ class Governance(Operations):
             SkillStaleError: If the skill is no longer at that revision.
         """
         writer = await self._policy.writer(user_id, system=system)
-        return await self._approve(known_id(skill_id), writer, revision)
+        return await self._approve(check_id(skill_id), writer, revision)
 
     @writes
     async def _approve(self, skill_id: UUID, writer: Viewer, revision: int) -> Skill:
-        skill = await self._locked(skill_id, writer, "operate", revision)
+        skill = await self._lock(skill_id, writer, "operate", revision)
         # An operator who signs in may hide a system skill, and nothing else.
         check_right(skill, writer, "remove")
         if await self._must_leave_approval(skill, writer):
@@ -141,7 +141,7 @@ class Governance(Operations):
         """
         viewer = await self._policy.viewer(user_id)
         async with self._transactions.snapshot():
-            skill = await self._with_history(known_id(skill_id), viewer)
+            skill = await self._with_history(check_id(skill_id), viewer)
             may_approve = viewer.is_operator and not await self._must_leave_approval(skill, viewer)
             return ApprovalRecord(await self._history.last_approval(skill.id), may_approve)
 
@@ -159,7 +159,7 @@ class Governance(Operations):
             SkillConflictError: If the owner has another skill with that name by now.
         """
         writer = await self._policy.writer(user_id, system=system)
-        return await self._restore(known_id(skill_id), writer, expected_revision)
+        return await self._restore(check_id(skill_id), writer, expected_revision)
 
     @writes
     async def _restore(self, skill_id: UUID, writer: Viewer, expected_revision: int | None) -> Skill:
@@ -228,7 +228,7 @@ class Governance(Operations):
 
     @writes
     async def _purge(self, writer: Viewer, moment: datetime) -> int:
-        skills = await self._skills.deleted_before(moment, PURGE_BATCH)
+        skills = await self._skills.find_deleted(moment, PURGE_BATCH)
         if skills:
             await self._changes.log_purge(skills, writer)
             await self._skills.purge(skills)

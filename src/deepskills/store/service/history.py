@@ -11,7 +11,7 @@ from deepskills.store.db.models import FileContent, Skill, SkillChange, SkillFil
 from deepskills.store.db.transactions import reads
 from deepskills.store.document import difference
 from deepskills.store.errors import SkillBusyError
-from deepskills.store.rules import UserId, Viewer, known_id, knows_change, was_seen
+from deepskills.store.rules import UserId, Viewer, check_id, knows_change, was_seen
 from deepskills.store.service.base import sizes_of
 from deepskills.store.service.writing import Writing
 from deepskills.store.workers import INLINE_BYTES, Turns, run_in_thread
@@ -58,7 +58,7 @@ class History(Writing):
         """
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
-            skill = await self._with_history(known_id(skill_id), viewer)
+            skill = await self._with_history(check_id(skill_id), viewer)
             found: list[SkillChange] = []
             while len(found) < limit:
                 rows = await self._history.changes(skill_id=skill.id, before=before, limit=limit, newest_first=True)
@@ -85,7 +85,7 @@ class History(Writing):
         """
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
-            skill = await self._with_history(known_id(skill_id), viewer)
+            skill = await self._with_history(check_id(skill_id), viewer)
             found = await self._version_of(skill, revision, viewer, contents=contents)
         await self._note_read(found.id, viewer)
         return found
@@ -121,18 +121,18 @@ class History(Writing):
             except TimeoutError:
                 raise SkillBusyError("Too many comparisons are asked for at once. Try again in a moment.") from None
             # Read in its turn: those who wait hold no contents in memory.
-            before, after = await self._compared(known_id(skill_id), viewer, old, new)
-            await self._note_read(known_id(skill_id), viewer)
+            before, after = await self._compare(check_id(skill_id), viewer, old, new)
+            await self._note_read(check_id(skill_id), viewer)
             # In a thread, however short: how long it takes depends on more than the length.
             return await run_in_thread(INLINE_BYTES + 1, lambda: difference(before, after, max_length))
 
     @reads
-    async def _compared(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
+    async def _compare(self, skill_id: UUID, viewer: Viewer, old: int, new: int) -> list[dict[str, bytes]]:
         """Return the files that differ between two versions; beyond `MAX_COMPARED_BYTES`, with a placeholder."""
         skill = await self._with_history(skill_id, viewer)
         texts = [(await self._text_of_version(skill, revision, viewer))[1] for revision in (old, new)]
         listed = [
-            {file.path: file for file in await self._history.listed_at(skill.id, revision)} for revision in (old, new)
+            {file.path: file for file in await self._history.list_at(skill.id, revision)} for revision in (old, new)
         ]
         found: list[dict[str, bytes]] = [{SKILL_FILE: document.render()} for document in texts]
         left = MAX_COMPARED_BYTES
@@ -185,7 +185,7 @@ class History(Writing):
             return Values("reverted", Text.of(document_of(version)), files)
 
         async with self._transactions.snapshot():
-            skill = await self._locked(known_id(skill_id), writer, "write", expected_revision)
+            skill = await self._lock(check_id(skill_id), writer, "write", expected_revision)
             version = await self._version_of(skill, revision, writer)
         values = await run_in_thread(version.size, lambda: prepare(version))
         # The same whatever the skill is by then.
@@ -216,7 +216,7 @@ class History(Writing):
         """
         viewer = await self._policy.writer(user_id, system=system)
         owner = None if viewer.is_operator else viewer.user
-        chosen = None if skill_id is None else known_id(skill_id)
+        chosen = None if skill_id is None else check_id(skill_id)
         async with self._transactions.snapshot():
             return await self._history.changes(skill_id=chosen, owner_id=owner, since=since, limit=limit, reads=True)
 

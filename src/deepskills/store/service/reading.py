@@ -12,8 +12,8 @@ from deepskills.store.db.models import Skill, SkillFile, now
 from deepskills.store.db.transactions import reads
 from deepskills.store.errors import SkillPermissionError
 from deepskills.store.formatter import SkillFormatter
-from deepskills.store.rules import EVERYTHING, TRUSTED, Reason, UserId, Viewer, as_id, known_id, storable
-from deepskills.store.service.base import MAX_SEARCH_LENGTH, Operations, SkillPage, exported
+from deepskills.store.rules import EVERYTHING, TRUSTED, Reason, UserId, Viewer, as_id, check_id, storable
+from deepskills.store.service.base import MAX_SEARCH_LENGTH, Operations, SkillPage, export_files
 from deepskills.store.workers import run_in_thread
 
 MAX_TAGS_ASKED = 200
@@ -135,7 +135,7 @@ class Reading(Operations):
             SkillNotFoundError: If this user can see no such skill.
         """
         viewer = await self._policy.viewer(user_id, system=system)
-        found = await self._shown(known_id(skill_id), viewer, contents=contents)
+        found = await self._show(check_id(skill_id), viewer, contents=contents)
         await self._note_read(found.id, viewer)
         return found
 
@@ -150,7 +150,7 @@ class Reading(Operations):
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
             found = await self._listings.by_name(stored_key(storable(name[:MAX_SEARCH_LENGTH])), viewer)
-            return None if found is None else await self._shown(found, viewer, contents=contents)
+            return None if found is None else await self._show(found, viewer, contents=contents)
 
     async def read_file(
         self, skill_id: UUID, path: str, user_id: UserId | None = None, *, system: bool = False
@@ -163,7 +163,7 @@ class Reading(Operations):
         """
         viewer = await self._policy.viewer(user_id, system=system)
         async with self._transactions.snapshot():
-            skill = await self._readable(known_id(skill_id), viewer, files=False)
+            skill = await self._readable(check_id(skill_id), viewer, files=False)
             content = await self._files.read(skill.id, storable(path))
         if content is None:
             raise SkillFileNotFoundError(f"The skill has no file {quoted(storable(path))}.")
@@ -199,10 +199,12 @@ class Reading(Operations):
                 group's, the system's, or a public skill of the owner of the skill that requires it.
         """
         viewer = await self._policy.viewer(user_id)
-        return await self._required(skill_ids, viewer, EVERYTHING if include_public else TRUSTED)
+        return await self._find_required(skill_ids, viewer, EVERYTHING if include_public else TRUSTED)
 
     @reads
-    async def _required(self, skill_ids: Collection[UUID], viewer: Viewer, reasons: Collection[Reason]) -> list[Skill]:
+    async def _find_required(
+        self, skill_ids: Collection[UUID], viewer: Viewer, reasons: Collection[Reason]
+    ) -> list[Skill]:
         found: dict[UUID, None] = {}
         frontier = list(skill_ids)
         # Level by level, each skill once: requirements may form circles.
@@ -230,7 +232,7 @@ class Reading(Operations):
         Raises:
             SkillNotFoundError: If this user can see no such skill.
         """
-        return exported(await self.get_skill(skill_id, user_id, system=system))
+        return export_files(await self.get_skill(skill_id, user_id, system=system))
 
     async def format_skill_content(
         self,

@@ -13,7 +13,7 @@ from deepskills._skillmd.names import stored_key
 from deepskills.store.db.listings import Filter
 from deepskills.store.db.models import now
 from deepskills.store.db.transactions import counts
-from deepskills.store.rules import UserId, Viewer, as_id, has_right, known_id, storable
+from deepskills.store.rules import UserId, Viewer, as_id, check_id, has_right, storable
 from deepskills.store.service.base import Operations, SkillFigures, UsageCount
 
 MAX_EVENTS = 10_000
@@ -85,7 +85,7 @@ class Usage(Operations):
         viewer = await self._policy.viewer(user_id, system=system)
         first = since.date() if isinstance(since, datetime) else since
         async with self._transactions.snapshot():
-            skill = await self._with_history(known_id(skill_id), viewer)
+            skill = await self._with_history(check_id(skill_id), viewer)
             found = await self._history.usage(skill.id, first)
         return [UsageCount(row.day, row.type, row.trigger, row.count) for row in found]
 

@@ -12,7 +12,7 @@ from deepskills.store.db.models import FileContent, Skill, SkillFile, document_o
 from deepskills.store.db.transactions import reads, writes
 from deepskills.store.document import Document
 from deepskills.store.errors import SkillBusyError, SkillConflictError
-from deepskills.store.rules import UserId, Viewer, as_id, check_groups, check_rename, checked_groups, known_id, owns
+from deepskills.store.rules import UserId, Viewer, as_id, check_groups, check_id, check_rename, owns, read_groups
 from deepskills.store.schemas import SkillCreate, SkillFileCreate, SkillUpdate
 from deepskills.store.service.base import GivenFiles, GivenSkill, Operations, file_contents, sizes_of
 from deepskills.store.workers import run_in_thread
@@ -46,11 +46,11 @@ class Writing(Operations):
             SkillTooLargeError: If the skill or a file is too large, or the owner keeps too much.
         """
         writer = await self._policy.writer(user_id, system=system)
-        shared_with = checked_groups(data.shared_with)
+        shared_with = read_groups(data.shared_with)
         check_groups(shared_with, writer, self._policy.limits)
 
         def prepare() -> Values:
-            text = Text.of(data.document().checked())
+            text = Text.of(data.document().check())
             files = file_contents(data.files)
             self._policy.limits.check_files(sizes_of(files))
             return Values("created", text, files, is_public=data.is_public, shared_with=shared_with)
@@ -82,7 +82,7 @@ class Writing(Operations):
             if skill_id is None:
                 await self._changes.check_quota(writer.user, size)
                 return
-            skill = await self._locked(known_id(skill_id), writer, "write")
+            skill = await self._lock(check_id(skill_id), writer, "write")
             if size > skill.size:
                 await self._changes.check_quota(skill.owner_id, size, other_than=skill.id, tells=owns(skill, writer))
 
@@ -113,14 +113,14 @@ class Writing(Operations):
             SkillTooLargeError: If the skill is too large, or the owner keeps too much.
         """
         writer = await self._policy.writer(user_id, system=system)
-        shared_with = None if data.shared_with is None else checked_groups(data.shared_with)
+        shared_with = None if data.shared_with is None else read_groups(data.shared_with)
 
         def prepare(skill: Skill) -> Values:
-            text = Text.of(data.apply(document_of(skill)).checked())
+            text = Text.of(data.apply(document_of(skill)).check())
             return Values("updated", text, is_public=data.is_public, shared_with=shared_with)
 
         return await self._rewrite(
-            known_id(skill_id), writer, prepare, expected_revision, size=_size_of(data), name=data.name
+            check_id(skill_id), writer, prepare, expected_revision, size=_size_of(data), name=data.name
         )
 
     async def save_skill(
@@ -166,8 +166,8 @@ class Writing(Operations):
             return new_text, None if listed is None else file_contents(listed)
 
         text, contents = await run_in_thread(size, read)
-        groups = _given(text, "shared_with")
-        shared_with = None if groups is None else checked_groups(groups)
+        groups = _get_given(text, "shared_with")
+        shared_with = None if groups is None else read_groups(groups)
 
         def prepare(skill: Skill) -> Values:
             if contents is not None:
@@ -179,12 +179,12 @@ class Writing(Operations):
                 document = text.apply(before)
             else:
                 document = text.document()
-                if text.frontmatter is None and _given(text, "tags") is None:
+                if text.frontmatter is None and _get_given(text, "tags") is None:
                     document = replace(document, tags=before.tags)
-            is_public = _given(text, "is_public")
-            return Values("saved", Text.of(document.checked()), contents, is_public=is_public, shared_with=shared_with)
+            is_public = _get_given(text, "is_public")
+            return Values("saved", Text.of(document.check()), contents, is_public=is_public, shared_with=shared_with)
 
-        return await self._rewrite(known_id(skill_id), writer, prepare, expected_revision, size=size)
+        return await self._rewrite(check_id(skill_id), writer, prepare, expected_revision, size=size)
 
     async def _rewrite(
         self,
@@ -222,7 +222,7 @@ class Writing(Operations):
     @reads
     async def _writable(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, name: str | None) -> Skill:
         """Return a skill as its writer may change it, with its text and the list of its files."""
-        skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
+        skill = await self._lock(skill_id, writer, "write", expected_revision, files=True)
         if name is not None:
             check_rename(skill, writer, name)
             # An early answer, of another moment; what counts is asked again when it is written.
@@ -240,7 +240,7 @@ class Writing(Operations):
         work: int,
     ) -> Skill | None:
         """Change a skill to what was prepared for it as it was `known`; `None` if that has to be done once more."""
-        skill = await self._locked(known.id, writer, "write", expected_revision, files=True)
+        skill = await self._lock(known.id, writer, "write", expected_revision, files=True)
         if skill.revision != known.revision:
             if work > MAX_WORK_IN_TURN:
                 return None
@@ -276,11 +276,11 @@ class Writing(Operations):
             SkillConflictError: If other skills require it; the message names those that this user may see.
         """
         writer = await self._policy.writer(user_id, system=system)
-        await self._delete(known_id(skill_id), writer, expected_revision, force=force)
+        await self._delete(check_id(skill_id), writer, expected_revision, force=force)
 
     @writes
     async def _delete(self, skill_id: UUID, writer: Viewer, expected_revision: int | None, *, force: bool) -> None:
-        skill = await self._locked(skill_id, writer, "remove", expected_revision)
+        skill = await self._lock(skill_id, writer, "remove", expected_revision)
         if not force:
             await self._check_not_required(skill, writer)
         await self._changes.advance(skill, writer, "deleted")
@@ -289,7 +289,7 @@ class Writing(Operations):
 
     async def _check_not_required(self, skill: Skill, writer: Viewer) -> None:
         # Of skills that the writer may not see nothing is told, not even that there are some.
-        needing = await self._skills.required_by(skill, writer, MAX_NAMED)
+        needing = await self._skills.find_requiring(skill, writer, MAX_NAMED)
         if not needing:
             return
         shown = ", ".join(quoted(other.name) for other in needing)
@@ -348,7 +348,7 @@ class Writing(Operations):
             self._policy.limits.check_files({file.path: file.size}, {row.path: row.size for row in others})
             return Values("file-saved" if is_known else "file-added", files=[*others, file])
 
-        changed = await self._rewrite(known_id(skill_id), writer, prepare, expected_revision, size=0)
+        changed = await self._rewrite(check_id(skill_id), writer, prepare, expected_revision, size=0)
         saved = next(row for row in changed.files if row.path == file.path)
         saved.skill_id, saved.data, saved.skill_revision = changed.id, file.data, changed.revision
         return saved
@@ -374,12 +374,12 @@ class Writing(Operations):
         if found is None:
             raise SkillNotFoundError(f"There is no file {file_id}. Get its skill to see which files it has.")
         skill_id, path = found
-        skill = await self._locked(skill_id, writer, "write", expected_revision, files=True)
+        skill = await self._lock(skill_id, writer, "write", expected_revision, files=True)
         others = [row for row in skill.files if row.path != path]
         await self._changes.apply(skill, writer, Values("file-deleted", files=others))
 
 
-def _given(data: SkillCreate | SkillUpdate | Document, field: str) -> Any:  # noqa: ANN401 - as the field
+def _get_given(data: SkillCreate | SkillUpdate | Document, field: str) -> Any:  # noqa: ANN401 - as the field
     """Return what was said about a field; `None` if nothing was, as in a `SKILL.md` about those who see it."""
     is_given = not isinstance(data, Document) and field in data.model_fields_set
     return getattr(data, field) if is_given else None
