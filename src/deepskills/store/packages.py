@@ -47,7 +47,7 @@ def unpack(archive: bytes, limits: StoreLimits) -> tuple[bytes, dict[str, bytes]
 
 
 def measure_unpacked(archive: bytes, limits: StoreLimits) -> int:
-    """Return how many bytes a zipped skill says it has; no more are ever unpacked. It raises what `unpacked` raises."""
+    """Return how many bytes a zipped skill says it has; no more are ever unpacked. It raises what `unpack` raises."""
     with _open(archive, limits) as (_, entries):
         return sum(entry.file_size for entry in entries)
 

@@ -385,7 +385,7 @@ _MOST_NOT_TEXT = 0.1
 
 
 def _as_text(content: bytes) -> str | None:
-    """Return a text, with stray bytes as characters that `marked` shows; `None` if much of it is not text."""
+    """Return a text, with stray bytes as characters that `mark_invisible` shows; `None` if much of it is not text."""
     text = content.decode("utf-8", "surrogateescape")
     return text if len(_NOT_TEXT.findall(text)) <= len(text) * _MOST_NOT_TEXT else None
 
