@@ -534,7 +534,7 @@ def test_mistakes_are_said_where_they_are_made() -> None:
         SkillsMiddleware(sources=[DictProvider(SKILLS), DictProvider({})])
     with pytest.raises(TypeError, match=r"write DictProvider\(\.\.\.\)"):
         SkillsMiddleware(sources=[DictProvider])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="pass the backend on which the source '/skills' lies"):
+    with pytest.raises(TypeError, match="'/skills' is a path"):
         SkillsMiddleware(sources=[DictProvider(SKILLS), "/skills"])
     with pytest.raises(TypeError, match="wrap it in a list"):
         SkillsMiddleware(sources=DictProvider(SKILLS))  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ async def test_the_quota_comes_before_unpacking(sessions: Sessions, monkeypatch:
     def never(*_arguments: Any) -> Any:
         raise AssertionError("unpacked")
 
-    monkeypatch.setattr("deepskills.store.http.requests.unpacked", never)
+    monkeypatch.setattr("deepskills.store.http.requests.unpack", never)
     async with client_of(app_of(sessions, limits=StoreLimits(owner_bytes=1_000_000))) as http:
         answer = await http.post("/skills", content=zipped(7_000_000), headers={"content-type": "application/zip"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "over-quota")

@@ -188,7 +188,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
         return "done"
 
     read: list[str] = []
-    original: Any = vars(History)["_compared"]
+    original: Any = vars(History)["_compare"]
 
     async def noted(*arguments: Any) -> Any:
         read.append("read")
@@ -203,7 +203,7 @@ async def test_a_comparison_holds_no_writer_up(sessions: Sessions, monkeypatch: 
             comparing = asyncio.create_task(reader.diff_versions(made.id, made.revision, changed.revision, "alice"))
             await begun.wait()
             # Another one that waits for its turn has read nothing yet.
-            patch.setattr(SkillService, "_compared", noted)
+            patch.setattr(SkillService, "_compare", noted)
             waiting = asyncio.create_task(other.diff_versions(made.id, made.revision, changed.revision, "alice"))
             await writer.update_skill(made.id, SkillUpdate(content="3"), "alice")
             assert read == []

@@ -179,7 +179,7 @@ async def test_markdown_is_rendered_in_a_thread(sessions: Sessions, monkeypatch:
     async with service_for(sessions) as service:
         made = await service.create_skill(draft_with_files("tea", {"a.md": f"In a file: {slow}"}), "ann")
         await service.update_skill(made.id, SkillUpdate(content=slow), "ann")
-    monkeypatch.setattr("deepskills.store.page.reading.rendered", watched)
+    monkeypatch.setattr("deepskills.store.page.reading.render", watched)
     ann = Visitor(app, "ann")
     # The editor shows what the skill's page has rendered.
     for rest in ("", "/files/a.md", "/edit", ""):

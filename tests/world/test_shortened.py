@@ -144,7 +144,7 @@ def test_what_is_loaded_is_in_every_request_once(seed: int, tmp_path: Path) -> N
             assert set(there.values()) <= {1}
             check_pairs(request.messages)  # type: ignore[arg-type]
         state = session.state()
-        marks = state.get("skills_context", {}).get("told", {})
+        marks = state.get("skills_context", {}).get("reported", {})
         left_out = {name for name, mark in marks.items() if mark == "(left out)"}
         assert (
             set(state["skills_loaded"]) - left_out <= set(loaded_in(requests[-1].system)) <= set(state["skills_loaded"])

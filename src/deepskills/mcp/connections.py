@@ -265,7 +265,7 @@ class Opened:
 
     async def _open(self) -> "_Held":
         self._held = None
-        self._held = await _Held.open(self._spec, self._timeout, self._tasks)
+        self._held = await _Held.connect(self._spec, self._timeout, self._tasks)
         return self._held
 
     def _drop(self, held: "_Held") -> None:
@@ -295,7 +295,7 @@ class _Held:
         self.peer: Peer
 
     @classmethod
-    async def open(cls, spec: Spec, timeout: float, tasks: "set[asyncio.Task[None]]") -> "_Held":  # noqa: ASYNC109
+    async def connect(cls, spec: Spec, timeout: float, tasks: "set[asyncio.Task[None]]") -> "_Held":  # noqa: ASYNC109
         """Open a connection.
 
         Raises:
