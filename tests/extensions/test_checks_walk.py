@@ -32,7 +32,7 @@ CHECKS: dict[str, Any] = {
     "plain": None,
 }
 RETRIES = 2
-WALKS = scaled(60, 3_000)
+WALKS = scaled(25, 3_000)
 
 
 def make_tool(name: str) -> Any:

@@ -481,7 +481,7 @@ def test_a_list_without_end_is_cut(mode: Mode) -> None:
         lambda _runtime: list(itertools.islice(numbered(), 20_001)),
     ]
     for given in share_of(mode, lists):
-        manager = SkillsManager(sources=[BrokenProvider({}, "list_skills", given)])
+        manager = SkillsManager(sources=[BrokenProvider({}, "list_skills", given)], max_age=600)
         names, found = manager.list_skills(), manager.list_problems()
         assert len(names) == 20_000
         assert "source-cut" in {each["code"] for each in found}
