@@ -35,7 +35,7 @@ MAX_PIN_PROBLEMS = 50
 """How many unknown pins are named, each in a problem of its own."""
 
 MAX_HINTS = 5
-"""For how many of them the closest names are looked for: each is compared with the whole library."""
+"""Up to how many of them the closest names are looked for: each is compared with the whole library."""
 
 MAX_COMMAND_LENGTH = 1 + MAX_SHOWN_NAME_LENGTH
 """Longest slash command: no name is longer."""
@@ -121,12 +121,13 @@ def _find_waiting(loads: Mapping[str, Any], run: Run, unknown: list[str]) -> Ite
 
 
 async def _report_unknown(asked: Iterable[str], run: Run) -> None:
-    """Report the names that no skill has, the first of them with the closest names that there are."""
+    """Report the names that no skill has, with the closest names that there are where they are few."""
     unknown = list(dict.fromkeys(name[:MAX_SHOWN_NAME_LENGTH] for name in asked))
     if not unknown:
         return
     known = [entry.name for entry in run.known_view.visible]
-    hinted = unknown[:MAX_HINTS]
+    # More are no slips but names of another library, and to compare them all takes longer than the run.
+    hinted = unknown if len(unknown) <= MAX_HINTS else []
     closest = await in_worker(lambda: {name: closest_names(known, name) for name in hinted}, len(hinted) * len(known))
     for name in unknown[:MAX_PIN_PROBLEMS]:
         hint = f" (did you mean {listed(closest[name])}?)" if closest.get(name) else ""
