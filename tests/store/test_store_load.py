@@ -335,6 +335,8 @@ async def test_killed_writers_tear_nothing(sessions: Sessions, url: str) -> None
                     reads += 1
                 if is_over.is_set():
                     return
+                # The writers need the processor as well.
+                await asyncio.sleep(0.001)
 
     async def killed_again_and_again(number: int) -> None:
         for life in range(lives):
