@@ -67,7 +67,7 @@ class Place:
 async def find_place(path: str) -> Place:
     """Return the directory of the skill whose `SKILL.md` lies at a path."""
     directory = parent(path)
-    # No `Attempt` here and below: where links cannot be resolved, nobody can tell whether one leads out of the skill.
+    # No `Attempt` here and below: where links cannot be resolved, it is unknown whether one leads out of the skill.
     reply = await ResolveLinks((directory,))
     return Place(directory, reply.get(directory))
 

@@ -114,7 +114,7 @@ async def read_manifest(entry: SkillEntry) -> SkillManifest:
     def keep(relative: str, content: bytes) -> None:
         files[relative] = file_digest(content)
         if relative == SKILL_FILE:
-            # Only shown to whoever approves; the digest is over the bytes.
+            # Only shown for the approval; the digest is over the bytes.
             texts.append(content.decode("utf-8", "replace"))
 
     await _read_all(entry, [*await _find_all(entry)], keep, MAX_BYTES)

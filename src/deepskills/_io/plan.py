@@ -557,7 +557,7 @@ async def walk(
             place = (visit.key, visit.real or visit.path)
             if place in entered:
                 continue
-            # Recorded and not listed: whoever walks reports that there is more.
+            # Recorded and not listed: the caller reports that there is more.
             if depth == levels:
                 walked.too_deep.append(visit)
             # Per key, so that one huge source does not use up what another may have.

@@ -189,7 +189,7 @@ _RETRIED = SOURCE_ERRORS | {"skill-unreadable"}
 
 
 def current_catalog(run: Run) -> Catalog | None:
-    """Return the thread's catalog if it can be used as it is, save for what failed, else `None`."""
+    """Return the thread's catalog if it can be used as it is, except for what failed, else `None`."""
     settings = run.settings
     # Another user may resume the thread.
     if settings.varies_by_run:

@@ -49,7 +49,7 @@ class ProvidedSkill:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether nobody can tell what is in its files, so that any of them may be asked for."""
+        """Whether it is unknown what is in its files, so that any of them may be asked for."""
         return False
 
     @property

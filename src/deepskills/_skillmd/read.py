@@ -316,7 +316,7 @@ class _Reader:
             frontmatter = self._frontmatter(yaml_text)
             metadata = self._metadata(frontmatter)
         except _Refusal as refusal:
-            # Keep what was read so far: `frontmatter` and `body` of a broken file help whoever repairs it.
+            # Keep what was read so far: `frontmatter` and `body` of a broken file help to repair it.
             self._report(refusal.code, **refusal.values)
             return SkillReading(None, frontmatter, body, self._problems)
         return SkillReading(metadata, frontmatter, body, self._problems)

@@ -93,7 +93,7 @@ def as_flag(tree: Any, *, default: bool = False) -> bool:  # noqa: ANN401 - stat
     """Return whether a value of frontmatter means yes or no; whatever means neither is the default.
 
     Frontmatter is kept as text, so that `no` and `on` stay names and words where they are meant as such. Authors write
-    flags in all the ways of YAML 1.1; whoever reads a flag reads it here, so that a skill that one part of the library
+    flags in all the ways of YAML 1.1; every flag is read here, so that a skill that one part of the library
     hides is not shown by another.
     """
     text = (str(tree) if isinstance(tree, bool | int) else as_text(tree)).strip().casefold()

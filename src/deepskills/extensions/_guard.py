@@ -81,7 +81,7 @@ class FileGuard(SkillExtension):
         expected = await self.expected(file.entry, run)
         if isinstance(expected, Refuse):
             return expected
-        # Nobody can tell what is in a dynamic skill; its approval covers that.
+        # It is unknown what is in a dynamic skill; its approval covers that.
         if not file.entry.is_dynamic and expected.get(file.path) != file_digest(file.content).sha256:
             return self.complaint(file.entry, [_difference(file.path, expected)], run)
         if file.purpose != "run" or file.entry.is_dynamic:

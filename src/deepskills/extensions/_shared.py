@@ -73,7 +73,7 @@ def tidy_sources(parameter: str, paths: Iterable[str]) -> frozenset[str]:
 
 
 def is_trusted(entry: SkillEntry, run: SkillRun, trusted: Collection[str]) -> bool:
-    """Whether every source that holds a skill's file is trusted: whoever can write to one of them can change it."""
+    """Whether every source that holds a skill's file is trusted: a user who can write to one of them can change it."""
     return all(tidy_source(path) in trusted for path in run.holders(entry))
 
 

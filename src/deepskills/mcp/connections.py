@@ -39,7 +39,7 @@ CLOSING_SECONDS = 5.0
 """How long a connection may take to close before it is abandoned."""
 
 FAILURE_SECONDS = 5.0
-"""How long a failure is remembered: whoever asks again before gets it at once."""
+"""How long a failure is remembered: a caller that asks again before gets it at once."""
 
 TURN_SECONDS = 5.0
 """How long a loop that is not ours may be busy before it counts as blocked by the one who waits for it."""
@@ -196,7 +196,7 @@ class Borrowed:
         return await _answer(await self.peer(), method, params, self._timeout, one_line_of, self._timeout)
 
     async def close(self) -> None:
-        """Leave the session open: whoever opened it closes it."""
+        """Leave the session open: its owner closes it."""
 
 
 class Opened:

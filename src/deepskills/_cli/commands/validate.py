@@ -172,6 +172,6 @@ async def _tree(target: _Target) -> Tree:
 
 
 def _strict(found: SkillProblem, path: str) -> SkillProblem:
-    """Return a problem as it counts here: an error, save for what only an author can judge."""
+    """Return a problem as it counts here: an error, except for what only an author can judge."""
     severity: Severity = found["severity"] if found["code"] in _WARNINGS else "error"
     return {**found, "path": path, "severity": severity}

@@ -70,7 +70,7 @@ class DatabaseSkillAdapter(SkillsMiddleware[ContextT, ResponseT]):
         self._provider = StoreProvider(
             user_id,
             db_session_factory,
-            # Skills that were named are wanted, whoever published them.
+            # Skills that were named are wanted, by any publisher.
             chosen=Filter(EVERYTHING if include_public or chosen is not None else TRUSTED, skill_ids=chosen),
             pins=versions or {},
             # Even an operator's agent reads as any user's.

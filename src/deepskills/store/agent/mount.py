@@ -3,7 +3,7 @@
 A load names files by path. In `create_deep_agent` the model opens such a path with `read_file`, `ls`, `grep` or `glob`,
 which go to the agent's own backend, and that has no skills of the store. `mounted` adds a read-only backend for the
 paths of skills. Each call decides again, from its run, whose skills it shows: a path of another user is not found,
-whoever wrote it into the conversation.
+also when another user wrote it into the conversation.
 
 deepagents calls a backend with paths alone, and LangGraph tells it neither the run's state nor its tool call. So the
 middleware leaves the runtime, what is loaded and what is hidden in `call_in_progress` while a tool runs.

@@ -84,7 +84,7 @@ class SkillRepository:
         return await self._first(and_(Skill.id == skill_id, condition), contents=contents, files=files)
 
     async def get_with_files(self, skill_id: UUID) -> Skill | None:
-        """Return a skill with its files and their contents, whoever's it is."""
+        """Return a skill with its files and their contents, whose owner may be anyone."""
         return await self._first(and_(Skill.id == skill_id, Skill.deleted_at.is_(None)), contents=True)
 
     async def list_by_user(self, user_id: str | UUID, include_public: bool = True) -> list[Skill]:  # noqa: FBT001, FBT002 - callers pass it by name or by place

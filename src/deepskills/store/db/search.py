@@ -1,6 +1,6 @@
 """Searches skills: the database finds those that have the words, and the best are ranked as agents rank them.
 
-There is no index in memory: a search costs other users nothing, however many skills there are and whoever changes one.
+There is no index in memory: a search costs other users nothing, however many skills there are or change.
 The database keeps five fields of a skill, each as the stems of its words: name, tags, description, headings and the
 beginning of the instructions.
 

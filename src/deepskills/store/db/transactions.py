@@ -15,8 +15,8 @@ A torn skill
       BEGIN is therefore sent by hand.
 
 A missed change
-    Agents and mirrors ask "what changed since revision 41?". If revision 42 committed after 43, whoever read 43 first
-    would never hear of 42. Rule: writers take turns, so that revisions become visible in their order.
+    Agents and mirrors ask "what changed since revision 41?". If revision 42 committed after 43, a reader of 43 would
+    never hear of 42. Rule: writers take turns, so that revisions become visible in their order.
 
     - PostgreSQL: a writer first locks the counter's table. The LOCK takes no snapshot; the snapshot is taken by the
       statement after it, when the writers before have committed. In the other order a writer would work on a snapshot
@@ -275,7 +275,7 @@ def is_collision(error: BaseException) -> bool:
 #
 # The writers of one database take turns: in order inside a process, and fairly between processes.
 #
-# **PostgreSQL** has a queue for its locks, but whoever stands in it holds a connection. Without a queue of their own,
+# **PostgreSQL** has a queue for its locks, but each place in it holds a connection. Without a queue of their own,
 # the waiting writers of a process would take all connections of its pool, and readers would wait for writers. So they
 # queue here, first come, first served, and only the first one takes a connection and stands in the database's queue.
 #

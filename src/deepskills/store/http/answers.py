@@ -1,7 +1,7 @@
 """Answers of the store over HTTP: the envelope, large skills, and failures, which are small whatever was sent.
 
 Large answers are put together file by file on the disk, a few at a time, and sent from there.
-`route_class` makes sure that nothing leaves the router outside the envelope, whoever raised it.
+`route_class` makes sure that nothing leaves the router outside the envelope, wherever it was raised.
 """
 
 import hashlib
@@ -253,7 +253,7 @@ def new_spool() -> tuple[Spool, Callable[[int], None]]:
     """Return a file for a large answer, on the disk from a size on, and the function that holds room for it there."""
     spool: Spool = SpooledTemporaryFile(PIECE_BYTES)  # noqa: SIM115 - closed when it was sent
     held = ExitStack()
-    # With the file, whoever lets go of it last.
+    # With the file, when its last user lets go of it.
     weakref.finalize(spool, held.close)
     return spool, held.enter_context(on_disk.hold())
 

@@ -1,6 +1,6 @@
 """What clients of other makers find below `/.well-known/agent-skills/`: an index of skills, and each as one file.
 
-It holds exactly what somebody who is not signed in may see, whoever asks, so that the answer is one for all. An
+It holds exactly what somebody who is not signed in may see, whatever the caller, so that the answer is one for all. An
 application whose `current_user` refuses such people refuses them here as well.
 """
 
@@ -91,7 +91,7 @@ class _Index:
         """
         listed = _choose(await service.list_skills(None, limit=MAX_INDEXED))
         try:
-            # One at a time: whoever waits finds the digests made.
+            # One at a time: the others find the digests made.
             async with self._turns.turn(_WAIT_SECONDS):
                 found = [await self._entry(skill) for skill in listed]
         except TimeoutError:

@@ -491,7 +491,7 @@ TEMPLATES = _environment()
 
 
 class WithHeaders:
-    """Adds the page's headers to every answer, whoever made it."""
+    """Adds the page's headers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
