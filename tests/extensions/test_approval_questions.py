@@ -232,6 +232,34 @@ def test_a_rejection_stands_where_the_name_means_another_skill_by_then(tmp_path:
         assert "Skill of ann." not in resumed.seen
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_an_approval_is_stored_for_the_user_who_gave_it(tmp_path: Path, mode: Mode) -> None:
+    """On a thread of two users, what one approved may load there, and is asked about on threads of the other."""
+    for user in ("ann", "bob"):
+        write_files(tmp_path / user, {"good/SKILL.md": skill_md("good", body=f"Skill of {user}.\n")})
+    own: dict[str, Any] = {
+        "sources": lambda runtime: [f"/{runtime.config['configurable']['user']}"],
+        "backend": disk(tmp_path),
+    }
+    store = InMemoryStore()
+
+    def namespace(runtime: Any) -> tuple[str, ...]:
+        return ("approvals", runtime.config["configurable"]["user"])
+
+    def start(user: str, thread: str, saver: Any = None) -> Process:
+        return Process(mode, None, SkillApproval(namespace), store=store, user=user, thread=thread, saver=saver, **own)
+
+    bob = start("bob", "shared")
+    [question] = bob.call(load("good"))
+    assert question["path"] == "/bob/good/SKILL.md"
+    [question] = start("ann", "shared", bob.saver).answer(APPROVE)
+    assert question["path"] == "/ann/good/SKILL.md"
+    assert start("bob", "shared", bob.saver).answer(APPROVE) == []
+    assert bob.loaded == ["good"]
+    assert list(store.search(("approvals", "bob"))) == []
+    assert len(start("bob", "of bob alone").call(load("good"))) == 1
+
+
 class Watcher(SkillExtension):
     """Remembers the entries that were loaded."""
 

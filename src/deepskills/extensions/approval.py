@@ -194,7 +194,10 @@ class SkillApproval(FileGuard):
         for question, decision in reversed([*zip(answered, decisions, strict=True)]):
             # A digest in the answer is stronger: it says what the human saw.
             if not isinstance(decision, Refuse) and manifest.digest == (decision.digest or question.digest_for(entry)):
-                await self._keep(entry, manifest, decision.grants, run)
+                self._remember(entry, manifest, decision.grants, run)
+                # An earlier answer was stored when it came, for the user who gave it; this run may be another user's.
+                if place is not None and question.position == len(place.answers) - 1:
+                    await self._store(entry, manifest, decision.grants, run)
                 return None
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes. But who was asked
         # and has not answered yet decides.
@@ -306,10 +309,8 @@ class SkillApproval(FileGuard):
         is_ours = isinstance(value, Mapping) and (value.get("origin"), value.get("digest")) == (origin, digest)
         return value if is_ours else None
 
-    async def _keep(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> None:
-        """Remember an approval in the thread and, if there is one, in the store."""
-        # The thread first: a store that fails must not cost the approval.
-        self._remember(entry, manifest, grants, run)
+    async def _store(self, entry: SkillEntry, manifest: SkillManifest, grants: list[str], run: SkillRun) -> None:
+        """Remember an approval in the store, if there is one."""
         store = getattr(run.runtime, "store", None)
         if store is None or not manifest.remembered:
             return
