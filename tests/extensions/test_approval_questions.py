@@ -236,7 +236,8 @@ def test_a_rejection_stands_where_the_name_means_another_skill_by_then(tmp_path:
 def test_an_approval_is_stored_for_the_user_who_gave_it(tmp_path: Path, mode: Mode) -> None:
     """On a thread of two users, what one approved may load there, and is asked about on threads of the other."""
     for user in ("ann", "bob"):
-        write_files(tmp_path / user, {"good/SKILL.md": skill_md("good", body=f"Skill of {user}.\n")})
+        bodies = {name: skill_md(name, body=f"Skill of {user}.\n") for name in ("good", "other")}
+        write_files(tmp_path / user, {f"{name}/SKILL.md": text for name, text in bodies.items()})
     own: dict[str, Any] = {
         "sources": lambda runtime: [f"/{runtime.config['configurable']['user']}"],
         "backend": disk(tmp_path),
@@ -258,6 +259,20 @@ def test_an_approval_is_stored_for_the_user_who_gave_it(tmp_path: Path, mode: Mo
     assert bob.loaded == ["good"]
     assert list(store.search(("approvals", "bob"))) == []
     assert len(start("bob", "of bob alone").call(load("good"))) == 1
+
+    def approve(user: str, name: str, saver: Any) -> None:
+        process = start(user, "two calls", saver)
+        waiting = process.agent.get_state(process.config).interrupts
+        answers = {one.id: APPROVE for one in waiting if one.value["name"] == name}
+        process._run(Command(resume=answers))  # noqa: SLF001
+
+    # Bob's answer to the other call executes this one again, with ann's answer as its newest.
+    bob = start("bob", "two calls")
+    bob.call(load("good"), load("other"))
+    approve("ann", "good", bob.saver)
+    approve("bob", "other", bob.saver)
+    assert bob.loaded == ["good"]
+    assert list(store.search(("approvals", "bob"))) == []
 
 
 class Watcher(SkillExtension):

@@ -195,8 +195,10 @@ class SkillApproval(FileGuard):
             # A digest in the answer is stronger: it says what the human saw.
             if not isinstance(decision, Refuse) and manifest.digest == (decision.digest or question.digest_for(entry)):
                 self._remember(entry, manifest, decision.grants, run)
-                # An earlier answer was stored when it came, for the user who gave it; this run may be another user's.
-                if place is not None and question.position == len(place.answers) - 1:
+                # An earlier answer, with another one or a question after it, was stored when it came, for the user who
+                # gave it; this run may be another user's.
+                is_new = question == asked[-1] and place is not None and question.position == len(place.answers) - 1
+                if is_new:
                     await self._store(entry, manifest, decision.grants, run)
                 return None
         # Approved before, by this thread or in the store: nobody is asked twice about the same bytes. But who was asked
