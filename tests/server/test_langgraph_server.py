@@ -260,9 +260,9 @@ def test_hooks_of_a_skill_and_what_it_requires(server: Server) -> None:
         return told
 
     assert server.drive(talk) == [
-        "present: release-notes careful; said: ['begun by startup']; refused: 0",
-        "present: release-notes careful; said: []; refused: 1",
-        "present: release-notes careful; said: ['begun by resume']; refused: 1",
+        "present: careful release-notes; said: ['begun by startup']; refused: 0",
+        "present: careful release-notes; said: []; refused: 1",
+        "present: careful release-notes; said: ['begun by resume']; refused: 1",
     ]
 
 
